@@ -138,7 +138,7 @@ std::vector<AddedToken> subword_added(const nb::list &rows) {
 NormalizerStep read_step(nb::handle row) {
   using Kind = NormalizerStep::Kind;
   static const std::vector<std::pair<std::string, Kind>> kinds{
-      {"nmt", Kind::nmt}, {"nfc", Kind::nfc}, {"nfd", Kind::nfd}, {"nfkc", Kind::nfkc}, {"nfkd", Kind::nfkd},
+      {"clean_text", Kind::clean_text}, {"space_chinese", Kind::space_chinese}, {"strip_marks", Kind::strip_marks}, {"nmt", Kind::nmt}, {"nfc", Kind::nfc}, {"nfd", Kind::nfd}, {"nfkc", Kind::nfkc}, {"nfkd", Kind::nfkd},
       {"lowercase", Kind::lowercase}, {"strip_accents", Kind::strip_accents}, {"strip_left", Kind::strip_left},
       {"strip_right", Kind::strip_right}, {"replace", Kind::replace}, {"replace_spaces", Kind::replace_spaces},
       {"charsmap", Kind::charsmap}};
@@ -162,7 +162,7 @@ NormalizerStep read_step(nb::handle row) {
 Split read_split(const std::string &name) {
   static const std::vector<std::pair<std::string, Split>> kinds{
       {"metaspace", Split::metaspace}, {"metaspace_plain", Split::metaspace_plain}, {"metaspace_words", Split::metaspace_words},
-      {"marks", Split::marks}, {"gpt2", Split::gpt2}, {"tiktoken1", Split::tiktoken1}, {"tiktoken3", Split::tiktoken3}};
+      {"marks", Split::marks}, {"bert", Split::bert}, {"gpt2", Split::gpt2}, {"tiktoken1", Split::tiktoken1}, {"tiktoken3", Split::tiktoken3}};
   for (const auto &[word, split] : kinds)
     if (word == name) return split;
   throw std::invalid_argument("unknown way to split: " + name);
@@ -217,7 +217,7 @@ void bind_tokenizer(nb::module_ &m) {
            "and the first text that is not a str or has a lone surrogate. max_tokens -1: no limit.")
       .def_prop_ro("size", [](const WordPiece &self) { return self.vocabulary.size(); }, "Tokens in the vocabulary.");
 
-  nb::class_<Subword>(m, "Subword", "Unigram and byte-pair tokenizers: see ridgeline.embed.subword.")
+  nb::class_<Subword>(m, "Subword", "Unigram, byte-pair and WordPiece tokenizers: see ridgeline.embed.subword.")
       .def_static(
           "unigram",
           [](const nb::list &tokens, Scores scores, std::int32_t unknown, const std::vector<std::int32_t> &bytes,
@@ -232,7 +232,7 @@ void bind_tokenizer(nb::module_ &m) {
             model->has_bytes = !bytes.empty();
             if (model->has_bytes) model->bytes = read_bytes(bytes);
             return std::make_unique<Subword>(read_subword(tokens, normalizer, added, normalized_added, split, false, before, after),
-                                             nullptr, std::move(model));
+                                             nullptr, std::move(model), nullptr);
           },
           "tokens"_a, "scores"_a, "unknown"_a, "bytes"_a, "normalizer"_a, "added"_a, "normalized_added"_a, "split"_a,
           "before"_a, "after"_a, "tokens in the order of their numbers, as UTF-8; bytes: the tokens of 256 bytes, or none.")
@@ -249,11 +249,25 @@ void bind_tokenizer(nb::module_ &m) {
             model->bytes = read_bytes(bytes);
             model->of_characters = of_characters, model->whole_words = whole_words;
             return std::make_unique<Subword>(read_subword(tokens, normalizer, added, normalized_added, split, space_first, before, after),
-                                             std::move(model), nullptr);
+                                             std::move(model), nullptr, nullptr);
           },
           "tokens"_a, "left"_a, "right"_a, "merged"_a, "bytes"_a, "of_characters"_a, "whole_words"_a, "normalizer"_a,
           "added"_a, "normalized_added"_a, "split"_a, "space_first"_a, "before"_a, "after"_a,
           "left, right, merged: tokens of each merge by rank; bytes: the tokens of 256 bytes.")
+      .def_static(
+          "longest_pieces",
+          [](const nb::list &tokens, std::int32_t unknown, int max_word, const nb::list &normalizer, const nb::list &added,
+             const nb::list &normalized_added, const std::string &split, const std::vector<std::int32_t> &before,
+             const std::vector<std::int32_t> &after) {
+            if (unknown < 0 || std::size_t(unknown) >= tokens.size())
+              throw std::invalid_argument("the unknown token is not in the vocabulary");
+            auto options = read_subword(tokens, normalizer, added, normalized_added, split, false, before, after);
+            auto model = std::make_unique<LongestPieces>(options.tokens, unknown, max_word);
+            options.tokens.clear();
+            return std::make_unique<Subword>(std::move(options), nullptr, nullptr, std::move(model));
+          },
+          "tokens"_a, "unknown"_a, "max_word"_a, "normalizer"_a, "added"_a, "normalized_added"_a, "split"_a, "before"_a,
+          "after"_a, "WordPiece: tokens in the order of their numbers, as UTF-8.")
       .def("encode", encode_subword, "texts"_a, "offsets"_a.noconvert(), "max_tokens"_a, "threads"_a,
            "As WordPiece.encode.");
 }

@@ -90,12 +90,33 @@ bool Normalizer::apply_step(const NormalizerStep &step, const std::string &text,
                                                 : Form::nfkd,
                       text, out);
     return true;
+  case Kind::clean_text:
+    for (std::size_t at = 0; at < text.size();) {
+      const std::size_t begin = at;
+      const std::uint32_t c = decode(text.data(), at);
+      if (unicode.is_dropped(c)) continue;
+      if (unicode.is_space(c)) out += ' ';
+      else out.append(text, begin, at - begin);
+    }
+    return true;
+  case Kind::space_chinese:
+    if (is_ascii(text)) return false;
+    for (std::size_t at = 0; at < text.size();) {
+      const std::size_t begin = at;
+      const bool chinese = unicode.is_chinese(decode(text.data(), at));
+      if (chinese) out += ' ';
+      out.append(text, begin, at - begin);
+      if (chinese) out += ' ';
+    }
+    return true;
   case Kind::nmt: map_characters(text, out, [&](std::uint32_t c) { return unicode.nmt(c); }); return true;
   case Kind::lowercase: map_characters(text, out, [&](std::uint32_t c) { return unicode.lower(c); }); return true;
-  case Kind::strip_accents: {
+  case Kind::strip_accents:
+  case Kind::strip_marks: {
     if (is_ascii(text)) return false;
     static const std::u32string nothing;
-    map_characters(text, out, [&](std::uint32_t c) { return unicode.is_accent(c) ? &nothing : nullptr; });
+    const bool marks = step.kind == Kind::strip_marks;
+    map_characters(text, out, [&](std::uint32_t c) { return (marks ? unicode.is_mark(c) : unicode.is_accent(c)) ? &nothing : nullptr; });
     return true;
   }
   case Kind::strip_left: {

@@ -21,8 +21,8 @@ struct Charsmap {
 };
 
 struct NormalizerStep {
-  // replace: a text by another; replace_spaces: two and more spaces by a text.
-  enum class Kind { nmt, nfc, nfd, nfkc, nfkd, lowercase, strip_accents, strip_left, strip_right, replace, replace_spaces, charsmap };
+  // clean_text, space_chinese, strip_marks: of BERT; replace: a text by another; replace_spaces: two and more spaces by a text.
+  enum class Kind { clean_text, space_chinese, strip_marks, nmt, nfc, nfd, nfkc, nfkd, lowercase, strip_accents, strip_left, strip_right, replace, replace_spaces, charsmap };
   Kind kind;
   std::string from, to;
   Charsmap charsmap;

@@ -118,8 +118,10 @@ const AddedToken *AddedTokens::find(std::string_view text, std::size_t at, std::
   return nullptr;
 }
 
-Subword::Subword(SubwordOptions given, std::unique_ptr<BytePairs> byte_pairs, std::unique_ptr<Unigram> pieces)
-    : options(std::move(given)), pairs(std::move(byte_pairs)), unigram(std::move(pieces)), normalizer(options.normalizer),
+Subword::Subword(SubwordOptions given, std::unique_ptr<BytePairs> byte_pairs, std::unique_ptr<Unigram> pieces,
+                 std::unique_ptr<LongestPieces> longest_pieces)
+    : options(std::move(given)), pairs(std::move(byte_pairs)), unigram(std::move(pieces)),
+      longest(std::move(longest_pieces)), normalizer(options.normalizer),
       added(options.added), normalized_added([&] {
         std::vector<AddedToken> tokens = options.normalized_added;
         std::string scratch;
@@ -127,11 +129,11 @@ Subword::Subword(SubwordOptions given, std::unique_ptr<BytePairs> byte_pairs, st
         return tokens;
       }()),
       trie(options.tokens) {
-  if (bool(pairs) == bool(unigram)) throw std::invalid_argument("give either pairs or a unigram model");
+  if (bool(pairs) + bool(unigram) + bool(longest) != 1) throw std::invalid_argument("give one model");
   if (unigram) {
     if (unigram->scores.size() != options.tokens.size()) throw std::invalid_argument("every token needs a score");
     unknown_score = *std::min_element(unigram->scores.begin(), unigram->scores.end()) - kUnknownPenalty;
-  } else {
+  } else if (pairs) {
     const std::size_t count = pairs->left.size();
     if (pairs->right.size() != count || pairs->merged.size() != count) throw std::invalid_argument("merges must be of one length");
     int bits = 4;
@@ -250,6 +252,7 @@ private:
       }
       return;
     }
+    case Split::bert: return split_bert(text);
     case Split::marks: return split_marks(text, true);
     case Split::metaspace:
     case Split::metaspace_plain: return split_metaspace(text, split == Split::metaspace);
@@ -262,6 +265,24 @@ private:
         at = end;
       }
     }
+  }
+
+  void split_bert(std::string_view text) {
+    const Unicode &unicode = Unicode::get();
+    std::size_t begin = 0, at = 0;
+    const auto put = [&](std::size_t from, std::size_t to) {
+      if (from < to && !full()) word(text.substr(from, to - from));
+    };
+    while (at < text.size() && !full()) {
+      const std::size_t here = at;
+      const std::uint32_t c = decode(text.data(), at);
+      const bool space = unicode.is_space(c);
+      if (!space && !unicode.is_alone(c)) continue;
+      put(begin, here);
+      if (!space) put(here, at);
+      begin = at;
+    }
+    put(begin, at);
   }
 
   void split_metaspace(std::string_view text, bool prepend) {
@@ -339,7 +360,8 @@ bool Subword::encode_text(Worker &worker, const Text &text, std::int64_t limit) 
 void Subword::encode_word(Worker &worker, std::string_view word, std::size_t limit) const {
   const auto work = [&] {
     if (pairs) merge_pairs(worker, word);
-    else find_best_pieces(worker, word, limit);
+    else if (unigram) find_best_pieces(worker, word, limit);
+    else find_longest_pieces(worker, word);
   };
   if (word.size() > Worker::kBytes) return work();
   std::uint64_t key[3] = {};
@@ -503,6 +525,15 @@ void Subword::find_best_pieces(Worker &worker, std::string_view word, std::size_
   }
   give_out(word.size());
   if (!worker.unknown.empty()) put_piece(worker, worker.unknown);
+}
+
+void Subword::find_longest_pieces(Worker &worker, std::string_view word) const {
+  const auto characters = std::count_if(word.begin(), word.end(), [](char c) { return (std::uint8_t(c) & 0xc0) != 0x80; });
+  if (characters > longest->max_word) return worker.push(longest->vocabulary.unknown());
+  std::vector<std::int32_t> &pieces = worker.symbols;
+  pieces.resize(word.size());
+  const int count = longest->vocabulary.pieces(word.data(), int(word.size()), pieces.data());
+  for (int k = 0; k < count; ++k) worker.push(pieces[std::size_t(k)]);
 }
 
 void Subword::put_piece(Worker &worker, std::string_view piece) const {

@@ -1,4 +1,5 @@
-// Tokenizers that read UTF-8: normalize, find added tokens, split into words, and split words by Unigram or byte pairs.
+// Tokenizers that read UTF-8: normalize, find added tokens, split into words, and split words by Unigram, byte pairs or WordPiece.
+// WordPiece with BERT's usual added tokens has faster loops (wordpiece.hpp).
 #pragma once
 
 #include <array>
@@ -11,6 +12,7 @@
 #include "tokenizer/batch.hpp"
 #include "tokenizer/normalizer.hpp"
 #include "tokenizer/trie.hpp"
+#include "tokenizer/vocabulary.hpp"
 
 namespace ridgeline {
 
@@ -41,6 +43,7 @@ enum class Split {
   metaspace_plain, // the same, nothing is put before the text
   metaspace_words, // the same for each word between white space
   marks,           // the normalizer wrote "▁": it begins a word if another character is before it
+  bert, // words between white space, and every punctuation
   gpt2, tiktoken1, tiktoken3, // the regular expressions of GPT-2, and of tiktoken with one or three digits
 };
 
@@ -60,6 +63,14 @@ struct Unigram {
   bool has_bytes;
 };
 
+// The longest pieces first. A word of more characters is unknown.
+struct LongestPieces {
+  LongestPieces(const std::vector<std::string> &tokens, std::int32_t unknown, int max_word) : vocabulary(tokens, unknown), max_word(max_word) {}
+
+  const Vocabulary vocabulary;
+  const int max_word;
+};
+
 struct SubwordOptions {
   std::vector<std::string> tokens; // by number, as bytes of a word
   std::vector<NormalizerStep> normalizer;
@@ -71,7 +82,7 @@ struct SubwordOptions {
 
 class Subword {
 public:
-  Subword(SubwordOptions options, std::unique_ptr<BytePairs> pairs, std::unique_ptr<Unigram> unigram);
+  Subword(SubwordOptions options, std::unique_ptr<BytePairs> pairs, std::unique_ptr<Unigram> unigram, std::unique_ptr<LongestPieces> longest);
   ~Subword();
 
   // Encodes all texts and writes the start of each to `offsets` [texts + 1]. `limit` counts all tokens of a text.
@@ -93,12 +104,14 @@ private:
   void merge_pairs(Worker &worker, std::string_view word) const;
   void merge_many(Worker &worker, std::vector<std::int32_t> &symbols) const;
   void find_best_pieces(Worker &worker, std::string_view word, std::size_t limit) const;
+  void find_longest_pieces(Worker &worker, std::string_view word) const;
   void put_piece(Worker &worker, std::string_view piece) const;
   const Merge *find_merge(std::int32_t left, std::int32_t right) const;
   bool check_cuts() const;
 
   const std::unique_ptr<BytePairs> pairs;
   const std::unique_ptr<Unigram> unigram;
+  const std::unique_ptr<LongestPieces> longest;
   const Normalizer normalizer;
   const AddedTokens added, normalized_added;
   const Trie trie;

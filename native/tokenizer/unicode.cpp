@@ -57,6 +57,10 @@ Unicode::Unicode()
   mark(facts, kBlank, kIsBlank);
   mark(facts, kSpace, kIsSpace);
   mark(facts, kAccents, kIsAccent);
+  mark(facts, kDropped, kIsDropped);
+  mark(facts, kStripped, kIsMark);
+  mark(facts, kAlone, kIsAlone);
+  mark(facts, kChinese, kIsChinese);
   for (const auto *texts : {&lowered, &nmt_texts})
     for (const auto &[c, text] : *texts) facts[c] |= kIsMapped;
   for (const auto &[c, text] : canonical) facts[c] |= kIsCanonical | kMayChange;

@@ -21,6 +21,12 @@ public:
   bool is_space(std::uint32_t c) const { return facts[c] & kIsSpace; }
   bool is_accent(std::uint32_t c) const { return facts[c] & kIsAccent; }
 
+  // For BERT's normalizer and pre-tokenizer.
+  bool is_dropped(std::uint32_t c) const { return facts[c] & kIsDropped; }
+  bool is_mark(std::uint32_t c) const { return facts[c] & kIsMark; } // fewer than accents
+  bool is_alone(std::uint32_t c) const { return facts[c] & kIsAlone; }
+  bool is_chinese(std::uint32_t c) const { return facts[c] & kIsChinese; }
+
   // The text that a character becomes, or null if it stays.
   const std::u32string *lower(std::uint32_t c) const { return find(lowered, c, kIsMapped); }
   const std::u32string *nmt(std::uint32_t c) const { return find(nmt_texts, c, kIsMapped); }
@@ -32,7 +38,9 @@ public:
 private:
   using Texts = std::unordered_map<std::uint32_t, std::u32string>;
   static constexpr std::uint16_t kIsSpace = 8, kIsAccent = 16, kIsMapped = 32, kIsCanonical = 64, kIsCompatible = 128,
-                                 kMayChange = 256; // by NFC: a mark, the second of a composition, or never in NFC
+                                 kIsDropped = 256, kIsAlone = 512, kIsChinese = 1024,
+                                 kIsMark = 4096,
+                                 kMayChange = 2048; // by NFC: a mark, the second of a composition, or never in NFC
 
   Unicode();
   const std::u32string *find(const Texts &texts, std::uint32_t c, std::uint16_t fact) const {

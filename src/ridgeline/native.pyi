@@ -123,7 +123,9 @@ class WordPiece:
         """Tokens in the vocabulary."""
 
 class Subword:
-    """Unigram and byte-pair tokenizers: see ridgeline.embed.subword."""
+    """
+    Unigram, byte-pair and WordPiece tokenizers: see ridgeline.embed.subword.
+    """
 
     @staticmethod
     def unigram(tokens: list, scores: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu', writable=False)], unknown: int, bytes: Sequence[int], normalizer: list, added: list, normalized_added: list, split: str, before: Sequence[int], after: Sequence[int]) -> Subword:
@@ -136,6 +138,10 @@ class Subword:
         """
         left, right, merged: tokens of each merge by rank; bytes: the tokens of 256 bytes.
         """
+
+    @staticmethod
+    def longest_pieces(tokens: list, unknown: int, max_word: int, normalizer: list, added: list, normalized_added: list, split: str, before: Sequence[int], after: Sequence[int]) -> Subword:
+        """WordPiece: tokens in the order of their numbers, as UTF-8."""
 
     def encode(self, texts: object, offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')], max_tokens: int, threads: int) -> tuple:
         """As WordPiece.encode."""

@@ -1,4 +1,4 @@
-"""Unigram and byte-pair tokenizers on native loops: check that a tokenizer.json has only known parts, and tokenize."""
+"""Unigram, byte pairs and WordPiece on native loops: check that a tokenizer.json has only known parts, and tokenize."""
 
 from __future__ import annotations
 
@@ -15,7 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.embed.tokens import Tokens, as_text_list, make_text_error
-from ridgeline.embed.wordpiece import KNOWN, NotSupported, check_max_tokens, order_tokens, parse_template, require
+from ridgeline.embed.wordpiece import (
+    KNOWN,
+    MAX_WORD,
+    NORMALIZER,
+    NotSupported,
+    check_max_tokens,
+    order_tokens,
+    parse_template,
+    require,
+)  # fmt: skip
+from ridgeline.embed.wordpiece import MODEL as WORDPIECE
 from ridgeline.native import Subword
 
 MARK = "▁"
@@ -28,6 +38,7 @@ BYTE_PAIRS = {
     "type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", "byte_fallback",
     "ignore_merges", "vocab", "merges",
 }  # fmt: skip
+MODELS = {"Unigram": "unigram", "BPE": "byte_pairs", "WordPiece": "longest_pieces"}
 METASPACE = {"type", "replacement", "prepend_scheme", "split", "add_prefix_space"}
 SIMPLE_STEPS = {
     "Nmt": "nmt", "NFC": "nfc", "NFD": "nfd", "NFKC": "nfkc", "NFKD": "nfkd", "Lowercase": "lowercase",
@@ -40,10 +51,10 @@ Added = tuple[bytes, int, bool, bool]
 
 @dataclass(frozen=True)
 class SubwordConfig:
-    """The settings of a Unigram or byte-pair tokenizer for the native loops."""
+    """The settings of a tokenizer for the native loops."""
 
-    arguments: dict[str, Any]  # of Subword.unigram or Subword.byte_pairs
-    unigram: bool
+    model: str  # the function of Subword that makes it
+    arguments: dict[str, Any]
     size: int
     frame: int
     special: dict[str, int]
@@ -61,7 +72,7 @@ class SubwordTokenizer:
         self.pad_id = config.pad
         self.vocabulary_size = config.size
         self._frame = config.frame
-        self._subword = (Subword.unigram if config.unigram else Subword.byte_pairs)(**config.arguments)
+        self._subword = getattr(Subword, config.model)(**config.arguments)
 
     def encode(self, texts: Iterable[str], max_tokens: int | None = None, threads: int | None = None) -> Tokens:
         text_list = texts if type(texts) is list else as_text_list(texts)
@@ -95,20 +106,22 @@ def load_subword(description: Mapping[str, Any]) -> SubwordTokenizer | str:
 
 def _parse(description: Mapping[str, Any]) -> SubwordConfig:
     require(set(description) <= KNOWN, f"it has a part {', '.join(sorted(set(description) - KNOWN))}")
-    truncation = description.get("truncation") or {}
-    require(truncation.get("direction", "Right") == "Right", "it cuts texts on the left")
     model = description["model"]
     kind = model.get("type")
-    require(kind in ("Unigram", "BPE"), f"its model is {kind}")
-    unigram = kind == "Unigram"
+    require(kind in MODELS, f"its model is {kind}")
+    truncation = description.get("truncation") or {}
+    require(truncation.get("direction", "Right") == "Right", "it cuts texts on the left")
     normalizer = _parse_normalizer(description.get("normalizer"))
-    split, space_first = _parse_split(description.get("pre_tokenizer"), normalizer, unigram)
+    split, space_first = _parse_split(description.get("pre_tokenizer"), normalizer, kind)
     byte_level = split in ("gpt2", "tiktoken1", "tiktoken3")
     before, after = _parse_post_processor(description.get("post_processor"))
     arguments: dict[str, Any] = {"normalizer": normalizer, "split": split, "before": before, "after": after}
-    if unigram:
+    if kind == "Unigram":
         vocabulary = {token: number for number, (token, _) in enumerate(model["vocab"])}
         arguments.update(_parse_unigram(model))
+    elif kind == "WordPiece":
+        vocabulary = model["vocab"]
+        arguments.update(_parse_longest_pieces(model))
     else:
         vocabulary = model["vocab"]
         arguments.update(_parse_byte_pairs(model, byte_level, split == "marks"), space_first=space_first)
@@ -122,7 +135,7 @@ def _parse(description: Mapping[str, Any]) -> SubwordConfig:
     known = {**vocabulary, **{token["content"]: token["id"] for token in rows}}
     pad = padding.get("pad_id", known.get("[PAD]", known.get("<pad>", 0)))
     size = 1 + max((*vocabulary.values(), *(token["id"] for token in rows)), default=-1)
-    return SubwordConfig(arguments, unigram, size, len(before) + len(after), special, pad)
+    return SubwordConfig(MODELS[kind], arguments, size, len(before) + len(after), special, pad)
 
 
 def _parse_unigram(model: Mapping[str, Any]) -> dict[str, Any]:
@@ -176,6 +189,16 @@ def _parse_byte_pairs(model: Mapping[str, Any], byte_level: bool, marks: bool) -
     }  # fmt: skip
 
 
+def _parse_longest_pieces(model: Mapping[str, Any]) -> dict[str, Any]:
+    require(set(model) == WORDPIECE, "its model has other settings than BERT's")
+    require(model["continuing_subword_prefix"] == "##", f"its pieces begin with {model['continuing_subword_prefix']!r}")
+    longest, vocabulary = model["max_input_chars_per_word"], model["vocab"]
+    require(type(longest) is int and 1 <= longest <= MAX_WORD, f"its longest word has {longest} characters")
+    tokens = [token.encode() for token in order_tokens(vocabulary)]
+    require(model["unk_token"] in vocabulary, "its unknown token is not in the vocabulary")
+    return {"tokens": tokens, "unknown": vocabulary[model["unk_token"]], "max_word": longest}
+
+
 def _make_alphabet() -> list[str]:
     """Return the character by which byte-level tokenizers write each byte, as GPT-2 does."""
     plain = {*range(33, 127), *range(161, 173), *range(174, 256)}
@@ -201,6 +224,15 @@ def _parse_normalizer(normalizer: Any) -> list[Step]:
     if kind in SIMPLE_STEPS:
         require(not settings, f"its normalizer {kind} has odd settings")
         return [(SIMPLE_STEPS[kind], b"", b"")]
+    if kind == "BertNormalizer":
+        require(settings == NORMALIZER - {"type"}, "its normalizer has other settings than BERT's")
+        strip = normalizer["lowercase"] if normalizer["strip_accents"] is None else normalizer["strip_accents"]
+        steps = {
+            "clean_text": normalizer["clean_text"], "space_chinese": normalizer["handle_chinese_chars"],
+            "nfd": strip, "strip_marks": strip, "lowercase": normalizer["lowercase"],
+        }  # fmt: skip
+        require(all(type(value) is bool for value in steps.values()), "its normalizer has odd settings")
+        return [(name, b"", b"") for name, used in steps.items() if used]
     if kind == "Strip":
         require(settings == {"strip_left", "strip_right"}, "its normalizer Strip has odd settings")
         return [(name, b"", b"") for name in ("strip_left", "strip_right") if normalizer[name]]
@@ -233,12 +265,15 @@ def _read_charsmap(text: str) -> tuple[bytes, bytes]:
     return units.tobytes(), texts
 
 
-def _parse_split(pre_tokenizer: Any, normalizer: Sequence[Step], unigram: bool) -> tuple[str, bool]:
+def _parse_split(pre_tokenizer: Any, normalizer: Sequence[Step], model: str) -> tuple[str, bool]:
     """Return the name of the way to split, and whether a space is put before a text."""
     parts = pre_tokenizer["pretokenizers"] if (pre_tokenizer or {}).get("type") == "Sequence" else [pre_tokenizer]
     kinds = [None if part is None else part["type"] for part in parts]
     last = parts[-1] or {}
-    if unigram:
+    if model == "WordPiece":
+        require(parts == [{"type": "BertPreTokenizer"}], f"its pre-tokenizer is {_name(kinds)}")
+        return "bert", False
+    if model == "Unigram":
         require(kinds in (["Metaspace"], ["WhitespaceSplit", "Metaspace"]), f"its pre-tokenizer is {_name(kinds)}")
         require(
             set(last) <= {"type", "replacement", "prepend_scheme", "split", "add_prefix_space"},

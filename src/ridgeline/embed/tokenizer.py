@@ -68,10 +68,8 @@ def load_tokenizer(folder: str | os.PathLike[str], *, special_tokens: bool = Tru
 
 def load_native(description: Mapping[str, Any]) -> Tokenizer | str:
     """Return the native tokenizer of a tokenizer.json, or half a sentence that says why there is none."""
-    if (description.get("model") or {}).get("type") in ("Unigram", "BPE"):
-        return load_subword(description)
     parts = parse_bert_tokenizer(description)
-    return parts if isinstance(parts, str) else NativeTokenizer(parts)
+    return load_subword(description) if isinstance(parts, str) else NativeTokenizer(parts)
 
 
 def read_description(folder: Path) -> tuple[dict[str, Any], Path]:
