@@ -250,3 +250,24 @@ def test_a_token_comes_from_a_file_or_the_environment(capsys, model, tmp_path, m
     path.chmod(0o644)
     code, _, err = run(capsys, "recommend", "serve", model, "--token-file", path)
     assert (code, "can be read by others" in " ".join(err.split())) == (2, True)
+
+
+def test_add_takes_items_and_ratings_or_none(capsys, model, tmp_path):
+    copied, items, ratings = tmp_path / "model", tmp_path / "items.jsonl", tmp_path / "ratings.csv"
+    shutil.copytree(model, copied)
+    items.write_text('{"id": "cli", "title": "Lighthouse", "text": "a keeper alone"}\n{"id": "1", "title": "Taken"}\n')
+    ratings.write_text("user,item,rating\nann,cli,5\nann,2,4\nann,nothing,3\n")
+    words = ["recommend", "add", copied, "--items", items, "--ratings", ratings, "--device", "cpu"]
+    code, _, err = run(capsys, *words)
+    assert code == 2
+    assert "there is an item '1' already" in " ".join(err.split())
+    items.write_text(items.read_text().splitlines()[0])
+    assert json.loads(run(capsys, *words, "--json")[1]) == {"items": 1, "ratings": 3, "waiting": 1}
+    results = json.loads(run(capsys, "recommend", "for", "ann", "--model", copied, "-k", 300, "--json")[1])
+    assert not {"cli", 2} & {a["item"] for a in results}
+    for name, words in {"bad": "no column 'user'", "user,item,rating\n1,2,good": "not a number"}.items():
+        ratings.write_text(name)
+        code, _, err = run(capsys, "recommend", "add", copied, "--ratings", ratings)
+        assert code == 2
+        assert words in " ".join(err.split())
+    assert run(capsys, "recommend", "add", copied)[0] == 2

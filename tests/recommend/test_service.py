@@ -38,7 +38,7 @@ def wait_until_ready(client):
 
 
 def test_every_path_of_the_description_answers(client, model):
-    assert wait_until_ready(client).json() == {"status": "ok"}
+    assert wait_until_ready(client).json() == {"status": "ok", "model": "model", "version": 1}
     stats = client.get("/api/stats").json()
     assert (stats["users"], stats["items"]) == (240, len(model.catalogue))
     want = [a.to_json() for a in model.recommend(3, Options(4))]
@@ -74,7 +74,7 @@ def test_it_is_ready_once_a_first_search_was_answered(model, monkeypatch):
         answer = client.get("/api/recommend", params={"user": 3}, headers={"authorization": f"Bearer {token}"})
         assert answer.status_code == 200, "what needs no encoder is answered meanwhile"
         release.set()
-        assert wait_until_ready(client).json() == {"status": "ok"}
+        assert wait_until_ready(client).json() == {"status": "ok", "model": "model", "version": 1}
 
 
 def test_a_model_whose_texts_cannot_be_searched_is_ready_for_the_rest(model, monkeypatch, caplog):

@@ -233,6 +233,41 @@ def new(
         )
 
 
+@recommend.command()
+def add(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="The folder that `recommend fit` wrote.")],
+    items: Annotated[
+        Path | None,
+        typer.Option("--items", metavar="FILE", help="New items: JSONL with id, title, text, genres, year."),
+    ] = None,
+    ratings: Annotated[
+        Path | None,
+        typer.Option("--ratings", metavar="FILE", help="New ratings: JSONL, CSV or Parquet with user, item, rating."),
+    ] = None,
+    device: Device = "auto",
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Add items and ratings to a model without a new fit: all of them, or none if one is wrong.
+
+    A rating of an unknown item waits until the item comes.
+    """
+    from ridgeline.recommend import Recommender, read_new_items, read_new_ratings
+
+    if items is None and ratings is None:
+        raise InputError("there is nothing to add; give --items FILE or --ratings FILE.")
+    new_items = [] if items is None else read_new_items(items)
+    new_ratings = [] if ratings is None else read_new_ratings(ratings)
+    with Recommender.load(model, device=device) as recommender, status("adding") as progress:
+        progress(f"{len(new_items):,} items and {len(new_ratings):,} ratings")
+        result = recommender.add(new_items, new_ratings, progress=progress)
+    if as_json:
+        print_json(result)
+    elif not quiet:
+        waiting = f", {result['waiting']:,} of unknown items wait" if result["waiting"] else ""
+        print_line(f"{result['items']:,} items and {result['ratings']:,} ratings → {model}{waiting}", stderr())
+
+
 @recommend.command("all")
 def all_users(
     model: Model,
@@ -406,14 +441,15 @@ def serve(
 ) -> None:
     """Serve a web page and a REST interface, by default on this machine only."""
     from ridgeline import web
-    from ridgeline.recommend import Recommender, create_app
+    from ridgeline.recommend import Recommender, ServedModel, ServedModels, create_app
 
     if token is not None:
         raise refuse_token(TOKEN)
     with stay_near(device, place, quiet=False), Recommender.load(model, device=device) as recommender:
         secret, where = find_token(token_file, TOKEN)
         note = f"; the token is in {where}, once as /?token=… in a browser" if secret is not None else ""
-        app = create_app(recommender, token=secret)
+        models = ServedModels([ServedModel(model.absolute().name, recommender)])
+        app = create_app(models, token=secret)
         web.serve(app, host=host, port=port, announce=lambda line: print_line(f"{line}{note}", stderr()))
 
 

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from ridgeline.recommend.item_vectors import export_vectors as export_vectors
     from ridgeline.recommend.item_vectors import is_repeatable as is_repeatable
     from ridgeline.recommend.item_vectors import item_texts as item_texts
+    from ridgeline.recommend.live import Change as Change
+    from ridgeline.recommend.live import read_new_items as read_new_items
+    from ridgeline.recommend.live import read_new_ratings as read_new_ratings
     from ridgeline.recommend.ranking import SMALL_BATCH_USERS as SMALL_BATCH_USERS
     from ridgeline.recommend.ranking import EaseRanker as EaseRanker
     from ridgeline.recommend.ranking import StageCallback as StageCallback
@@ -47,6 +50,8 @@ if TYPE_CHECKING:
     from ridgeline.recommend.recommender import Recommender as Recommender
     from ridgeline.recommend.recommender import parse_years as parse_years
     from ridgeline.recommend.recommender import write_recommendations as write_recommendations
+    from ridgeline.recommend.serving import ServedModel as ServedModel
+    from ridgeline.recommend.serving import ServedModels as ServedModels
     from ridgeline.recommend.weights import preference_weights as preference_weights
 
 __getattr__, __dir__, __all__ = attach(
@@ -75,9 +80,11 @@ __getattr__, __dir__, __all__ = attach(
             "is_repeatable",
             "item_texts",
         ],
+        "live": ["Change", "read_new_items", "read_new_ratings"],
         "ranking": ["SMALL_BATCH_USERS", "EaseRanker", "StageCallback", "VectorRanker", "top_k"],
         "readers": ["read", "read_ratings"],
         "recommender": ["Options", "Recommendation", "Recommender", "parse_years", "write_recommendations"],
+        "serving": ["ServedModel", "ServedModels"],
         "weights": ["preference_weights"],
     },
 )

@@ -19,7 +19,10 @@ MAX_EXAMPLES = 5  # bad rows of one kind to describe; the rest is only counted
 
 @dataclass(frozen=True)
 class Catalogue:
-    """Items by row: `ids` int64 or str [I], `years` (0: unknown), genres and themes (tags, best first) per item."""
+    """Items by row: `ids` int64 or str [I], `years` (0: unknown), genres and themes (tags, best first) per item.
+
+    `texts` are descriptions beside the title, `removed` bool [I] marks items that are not recommended any more.
+    """
 
     ids: NDArray[Any]
     titles: Sequence[str]
@@ -27,6 +30,8 @@ class Catalogue:
     genres: Sequence[tuple[str, ...]]
     themes: Sequence[tuple[str, ...]]
     genome: int = 0  # number of items with themes from the tag genome
+    texts: Sequence[str] = ()
+    removed: NDArray[np.bool_] | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -36,8 +41,9 @@ class Catalogue:
         return sorted({g for genres in self.genres for g in genres})
 
     def find_allowed(self, genre: str | None, years: tuple[int, int] | None) -> NDArray[np.bool_]:
-        """Return bool [I]: items of a genre (any case) and of a span of years. An unknown year is in no span."""
-        keep = np.ones(len(self), bool)
+        """Return bool [I]: items of a genre (any case) and of a span of years, without removed items. An unknown year
+        is in no span."""
+        keep = np.ones(len(self), bool) if self.removed is None else ~self.removed
         if genre is not None:
             known = {g.lower(): g for g in self.all_genres}
             genre_name = known.get(genre.lower())
@@ -146,6 +152,17 @@ def find_user_row(user_ids: NDArray[Any], user: object) -> int:
         )
         raise InputError(f"there is no user '{user}' in this model; {hint}; `new` serves users without ratings.")
     return int(rows[0])
+
+
+def plain_ids(ids: NDArray[Any]) -> NDArray[Any]:
+    """Return ids as numbers if all are numbers, else as texts.
+
+    >>> plain_ids(np.array([1, "a"], object)).tolist()
+    ['1', 'a']
+    """
+    if ids.dtype != object:
+        return ids
+    return ids.astype(np.int64) if all(isinstance(value, int) for value in ids.tolist()) else ids.astype(str)
 
 
 def _day(seconds: Any) -> str:

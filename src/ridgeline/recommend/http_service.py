@@ -2,17 +2,25 @@
 
     ridgeline recommend serve MODEL
 
-| path                | answers                                                              |
-|---------------------|----------------------------------------------------------------------|
-| GET /api/health     | 200 {"status": "ok"} once a first search was answered, else 503      |
-| GET /api/stats      | what the model holds                                                 |
-| GET /api/search     | ?q=TEXT&k=&genre=&year=                                              |
-| GET /api/similar    | ?title=TITLE or ?item=ID                                             |
-| GET /api/recommend  | ?user=ID                                                             |
-| POST /api/new       | {"liked": [titles], "items": [ids], "text": "…", "text_weight": 0.5} |
-| POST /api/batch     | {"users": [ids], "k": 10}                                            |
-| GET /metrics        | for Prometheus                                                       |
-| GET /openapi.json   | the same for programs                                                |
+| path                      | answers                                                                          |
+|---------------------------|----------------------------------------------------------------------------------|
+| GET /api/health           | 200 {"status": "ok", "model", "version"} once a first search was answered, else 503 |
+| GET /api/stats            | what the model holds                                                             |
+| GET /api/search           | ?q=TEXT&k=&genre=&year=                                                          |
+| GET /api/similar          | ?title=TITLE or ?item=ID                                                         |
+| GET /api/recommend        | ?user=ID                                                                         |
+| POST /api/new             | {"liked": [titles], "items": [ids], "text": "…", "text_weight": 0.5}             |
+| POST /api/batch           | {"users": [ids], "k": 10}                                                        |
+| POST /api/items           | {"items": [{"id", "title", "text"?, "genres"?, "year"?}]}: 201 {"added"}, 409    |
+| GET PUT DELETE /api/items/ID | an item; 404                                                                  |
+| POST /api/ratings         | {"ratings": [{"user", "item", "rating", "time"?}]}: 201 {"added", "waiting"}     |
+| GET /api/ratings          | ?user=ID                                                                         |
+| DELETE /api/ratings       | ?user=ID&item=ID                                                                 |
+| GET /api/models           | the models with their versions and numbers of requests                           |
+| GET /metrics              | for Prometheus                                                                   |
+| GET /openapi.json         | the same for programs                                                            |
+
+The header x-ridgeline-model names the model that answered; ?model=NAME asks for one.
 """
 
 from __future__ import annotations
@@ -28,8 +36,9 @@ import numpy as np
 
 from ridgeline import web
 from ridgeline.errors import InputError, RidgelineError
-from ridgeline.recommend.data import find_user_row
+from ridgeline.recommend.live import Change, Conflict, NotFound, TooLarge
 from ridgeline.recommend.recommender import TEXT_WEIGHT, Options, Recommender, parse_years
+from ridgeline.recommend.serving import ServedModel, ServedModels
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -38,29 +47,38 @@ if TYPE_CHECKING:
 MAX_RESULTS = 200  # of one request
 MAX_USERS = 1_000  # of one batch
 MAX_LIKED = 200
+MAX_CHANGES = 1_000  # items or ratings of one request
 MAX_TEXT_CHARS = 2_000  # characters
 
 FIRST_TEXT = "a first text"
+MODEL_HEADER = "x-ridgeline-model"
+STATUS_CODES = {Conflict: 409, NotFound: 404, TooLarge: 413}  # 400 for other mistakes
 
 _PACKAGE = "ridgeline.recommend"
 _log = logging.getLogger(_PACKAGE)
 
 
-def create_app(model: Recommender, *, token: str | None = None) -> web.App:
+def create_app(models: Recommender | ServedModels, *, token: str | None = None) -> web.App:
     """Create the web application; on an address other than loopback it requires a token."""
     from starlette.concurrency import run_in_threadpool
     from starlette.responses import JSONResponse
     from starlette.routing import Route
 
+    served = models if isinstance(models, ServedModels) else ServedModels([ServedModel("model", models)])
+    first = served.first.snapshot
     metrics = web.RequestMetrics("recommend")
     ready = asyncio.Event()
 
+    def search_first() -> None:
+        for model in served.models.values():
+            try:
+                model.snapshot.search(FIRST_TEXT)
+            except RidgelineError as error:
+                _log.warning("searches by text fail: %s", error)  # the other paths work
+
     async def warm_up() -> None:
         """Answer a first search, which loads the encoder; other requests are answered meanwhile."""
-        try:
-            await run_in_threadpool(model.search, FIRST_TEXT)
-        except RidgelineError as error:
-            _log.warning("searches by text fail: %s", error)  # the other paths work
+        await run_in_threadpool(search_first)
         ready.set()
 
     @asynccontextmanager
@@ -70,101 +88,190 @@ def create_app(model: Recommender, *, token: str | None = None) -> web.App:
         task.cancel()
 
     document = web.build_page(
-        f"Recommend: {model.name}",
-        web.render_template("serve.html", templates=_PACKAGE, name=model.name, items=len(model.catalogue)),
+        f"Recommend: {first.name}",
+        web.render_template("serve.html", templates=_PACKAGE, name=first.name, items=len(first.catalogue)),
         styles=[web.read_asset("serve.css", _PACKAGE)],
         scripts=[web.read_asset("client.js"), web.read_asset("serve.js", _PACKAGE)],
         live=True,
     )
 
-    def answer_with(work: Callable[[Request, dict[str, Any]], Any]) -> Callable[[Request], Any]:
+    def answer_with(work: Callable[[Recommender, Request, dict[str, Any]], Any]) -> Callable[[Request], Any]:
         async def handle(request: Request) -> Response:
             body = await _read_body(request) if request.method == "POST" else {}
-            return JSONResponse(await run_in_threadpool(work, request, body))
+            chosen = served.choose(request.query_params)
+            chosen.count_request()
+            answer = await run_in_threadpool(work, chosen.snapshot, request, body)
+            return JSONResponse(answer, headers={MODEL_HEADER: chosen.name})
 
         return handle
 
-    def stats(request: Request, _: dict[str, Any]) -> Any:
-        return {
-            "name": model.name,
-            "users": len(model.user_ids),
-            "items": len(model.catalogue),
-            "ratings": len(model.seen.items),
-            "encoder": model.encoder,
-            "weights": model.hybrid.weights,
-            "genres": model.catalogue.all_genres,
-        }
+    def change_with(prepare: Callable[[Request, dict[str, Any]], Change], status: int) -> Callable[[Request], Any]:
+        """Answer with what a change did; a refusal has its own status."""
 
-    def search(request: Request, _: dict[str, Any]) -> Any:
-        return _to_json(
-            model.search(_check_text(request.query_params.get("q", "")), _parse_options(request.query_params))
+        async def handle(request: Request) -> Response:
+            try:
+                body = await _read_body(request) if request.method in ("POST", "PUT") else {}
+                result = await run_in_threadpool(served.write, prepare(request, body))
+            except InputError as error:
+                result = error
+            if isinstance(result, InputError):
+                return JSONResponse({"error": str(result)}, _choose_status(result))
+            return JSONResponse(result, status)
+
+        return handle
+
+    async def get_item(request: Request) -> Response:
+        chosen = served.choose(request.query_params)
+        try:
+            item = await run_in_threadpool(chosen.snapshot.describe_item, request.path_params["id"])
+        except NotFound as error:
+            return JSONResponse({"error": str(error)}, 404)
+        return JSONResponse(item, headers={MODEL_HEADER: chosen.name})
+
+    def ratings(model: Recommender, request: Request, _: dict[str, Any]) -> Any:
+        return model.list_ratings(_get_user(request))
+
+    async def list_models(request: Request) -> Response:
+        return JSONResponse(
+            {"models": {m.name: {"version": m.version, "requests": m.requests} for m in served.models.values()}}
         )
-
-    def similar(request: Request, _: dict[str, Any]) -> Any:
-        item = request.query_params.get("item")
-        options = _parse_options(request.query_params)
-        if item is not None:
-            return _to_json(model.similar_to(int(_find_item_rows(model, [item])[0]), options))
-        return _to_json(model.similar(_check_text(request.query_params.get("title", "")), options)[2])
-
-    def recommend(request: Request, _: dict[str, Any]) -> Any:
-        user = request.query_params.get("user")
-        if user is None:
-            raise InputError("no user is given; use ?user=ID.")
-        return _to_json(model.recommend(user, _parse_options(request.query_params)))
-
-    def new(request: Request, body: dict[str, Any]) -> Any:
-        titles, items = _parse_list(body, "liked", MAX_LIKED), _parse_list(body, "items", MAX_LIKED)
-        text = _check_text(body.get("text", ""))
-        if not titles and not items and not text.strip():
-            raise InputError("a new user needs liked titles, items or a text; give one of them.")
-        title_rows = [model.titles.find(str(title))[0] for title in titles]
-        rows = np.array([*title_rows, *_find_item_rows(model, items)], np.int64)
-        return _to_json(model.for_items(rows, text, _parse_options(body), text_weight=_parse_text_weight(body)))
-
-    def batch(request: Request, body: dict[str, Any]) -> Any:
-        users = _parse_list(body, "users", MAX_USERS)
-        options = _parse_options(body)
-        rows = np.array([find_user_row(model.user_ids, user) for user in users], np.int64)
-        if not len(rows):
-            return {}
-        items, scores = model.top(rows, options.k)
-        ids = model.catalogue.ids
-        return {
-            str(user): [{"item": ids[i].item(), "score": float(s)} for i, s in zip(line, value, strict=True) if i >= 0]
-            for user, line, value in zip(users, items.tolist(), scores.tolist(), strict=True)
-        }
 
     async def page(request: Request) -> Response:
         return web.create_page_response(document)
 
     async def openapi(request: Request) -> Response:
-        return JSONResponse(_openapi(model.name))
+        return JSONResponse(_openapi(first.name))
 
     async def health(request: Request) -> Response:
         if ready.is_set():
-            return JSONResponse({"status": "ok"})
+            return JSONResponse({"status": "ok", "model": served.first.name, "version": served.first.version})
         return JSONResponse({"status": "starting"}, 503, {"retry-after": "1"})
 
-    def measure(name: str, work: Callable[[Request, dict[str, Any]], Any], method: str) -> Route:
-        path = f"/api/{name}"
-        return Route(path, metrics.measure(path, answer_with(work)), methods=[method])
+    def measure(path: str, handler: Callable[[Request], Any], method: str) -> Route:
+        return Route(path, metrics.measure(path, handler), methods=[method])
 
-    reading = {"stats": stats, "search": search, "similar": similar, "recommend": recommend}
-    writing = {"new": new, "batch": batch}
+    item_path = "/api/items/{id:path}"
     return web.create_app(
         [
             Route("/", page),
             Route("/openapi.json", openapi),
             Route("/api/health", health),
+            Route("/api/models", list_models),
             Route("/metrics", metrics.show),
-            *(measure(name, work, "GET") for name, work in reading.items()),
-            *(measure(name, work, "POST") for name, work in writing.items()),
+            measure("/api/stats", answer_with(_get_stats), "GET"),
+            measure("/api/search", answer_with(_search), "GET"),
+            measure("/api/similar", answer_with(_find_similar), "GET"),
+            measure("/api/recommend", answer_with(_recommend), "GET"),
+            measure("/api/new", answer_with(_recommend_new), "POST"),
+            measure("/api/batch", answer_with(_recommend_batch), "POST"),
+            measure("/api/items", change_with(_parse_new_items, 201), "POST"),
+            measure(item_path, get_item, "GET"),
+            measure(item_path, change_with(_parse_changed_item, 200), "PUT"),
+            measure(item_path, change_with(lambda r, _: Change("remove_items", [r.path_params["id"]]), 200), "DELETE"),
+            measure("/api/ratings", change_with(_parse_new_ratings, 201), "POST"),
+            measure("/api/ratings", answer_with(ratings), "GET"),
+            measure("/api/ratings", change_with(_parse_removed_rating, 200), "DELETE"),
         ],
         token=token,
         open_paths=["/api/health"],
         lifespan=lifespan,
     )
+
+
+def _get_stats(model: Recommender, request: Request, _: dict[str, Any]) -> Any:
+    return {
+        "name": model.name,
+        "users": len(model.user_ids),
+        "items": len(model.catalogue),
+        "ratings": len(model.seen.items),
+        "encoder": model.encoder,
+        "weights": model.hybrid.weights,
+        "genres": model.catalogue.all_genres,
+    }
+
+
+def _search(model: Recommender, request: Request, _: dict[str, Any]) -> Any:
+    text = _check_text(request.query_params.get("q", ""))
+    return _to_json(model.search(text, _parse_options(request.query_params)))
+
+
+def _find_similar(model: Recommender, request: Request, _: dict[str, Any]) -> Any:
+    item = request.query_params.get("item")
+    options = _parse_options(request.query_params)
+    if item is not None:
+        return _to_json(model.similar_to(model.find_item(item), options))
+    return _to_json(model.similar(_check_text(request.query_params.get("title", "")), options)[2])
+
+
+def _recommend(model: Recommender, request: Request, _: dict[str, Any]) -> Any:
+    return _to_json(model.recommend(_get_user(request), _parse_options(request.query_params)))
+
+
+def _recommend_new(model: Recommender, request: Request, body: dict[str, Any]) -> Any:
+    titles, items = _parse_list(body, "liked", MAX_LIKED), _parse_list(body, "items", MAX_LIKED)
+    text = _check_text(body.get("text", ""))
+    if not titles and not items and not text.strip():
+        raise InputError("a new user needs liked titles, items or a text; give one of them.")
+    title_rows = [model.titles.find(str(title))[0] for title in titles]
+    rows = np.array([*title_rows, *map(model.find_item, items)], np.int64)
+    return _to_json(model.for_items(rows, text, _parse_options(body), text_weight=_parse_text_weight(body)))
+
+
+def _recommend_batch(model: Recommender, request: Request, body: dict[str, Any]) -> Any:
+    users = _parse_list(body, "users", MAX_USERS)
+    options = _parse_options(body)
+    rows = np.array([model.find_user(user) for user in users], np.int64)
+    if not len(rows):
+        return {}
+    items, scores = model.top(rows, options.k)
+    ids = model.catalogue.ids[np.maximum(items, 0)].tolist()
+    return {
+        str(user): [{"item": item, "score": float(s)} for i, item, s in zip(line, names, value, strict=True) if i >= 0]
+        for user, line, names, value in zip(users, items.tolist(), ids, scores.tolist(), strict=True)
+    }
+
+
+def _get_user(request: Request) -> str:
+    user = request.query_params.get("user")
+    if user is None:
+        raise InputError("no user is given; use ?user=ID.")
+    return user
+
+
+def _parse_new_items(request: Request, body: dict[str, Any]) -> Change:
+    return Change("add_items", _parse_objects(body, "items", '{"items": [{"id": "x1", "title": "Alien"}]}'))
+
+
+def _parse_changed_item(request: Request, body: dict[str, Any]) -> Change:
+    name = request.path_params["id"]
+    if str(body.get("id", name)) != name:
+        raise InputError(f"the body has the id '{body['id']!s:.80}' and the path '{name:.80}'; give one id.")
+    return Change("put_item", [{**body, "id": name}])
+
+
+def _parse_new_ratings(request: Request, body: dict[str, Any]) -> Change:
+    example = '{"ratings": [{"user": 1, "item": 2, "rating": 5}]}'
+    return Change("add_ratings", _parse_objects(body, "ratings", example))
+
+
+def _parse_removed_rating(request: Request, _: dict[str, Any]) -> Change:
+    item = request.query_params.get("item")
+    if item is None:
+        raise InputError("no item is given; use ?user=ID&item=ID.")
+    return Change("remove_ratings", [(_get_user(request), item)])
+
+
+def _parse_objects(body: dict[str, Any], name: str, example: str) -> list[Any]:
+    values = body.get(name)
+    if not isinstance(values, list) or not values:
+        raise InputError(f"the body has no list '{name}'; send one such as {example}.")
+    if len(values) > MAX_CHANGES:
+        raise TooLarge(f"the body has {len(values):,} {name}; send up to {MAX_CHANGES:,} at a time.")
+    return values
+
+
+def _choose_status(error: InputError) -> int:
+    return next((code for kind, code in STATUS_CODES.items() if isinstance(error, kind)), 400)
 
 
 async def _read_body(request: Request) -> dict[str, Any]:
@@ -220,17 +327,6 @@ def _parse_list(body: dict[str, Any], name: str, limit: int) -> list[Any]:
     return entries
 
 
-def _find_item_rows(model: Recommender, items: list[Any]) -> list[int]:
-    ids = model.catalogue.ids.astype(str)
-    rows = []
-    for item in items:
-        matches = np.flatnonzero(ids == str(item))
-        if not len(matches):
-            raise InputError(f"there is no item '{item}'; /api/search finds some.")
-        rows.append(int(matches[0]))
-    return rows
-
-
 def _to_json(recommendations: list[Any]) -> list[dict[str, Any]]:
     return [a.to_json() for a in recommendations]
 
@@ -250,6 +346,12 @@ def _openapi(name: str) -> dict[str, Any]:
         "info": {"title": f"ridgeline recommend: {name}", "version": "1"},
         "paths": {
             "/api/health": get("whether the service can answer: 200, or 503 until it has answered a first search"),
+            "/api/items": post("add items: id, title, text, genres, year"),
+            "/api/ratings": {
+                **get("the ratings of a user", "user"),
+                **post("add ratings: user, item, rating, time; those of unknown items wait"),
+            },
+            "/api/models": get("the models with their versions and numbers of requests"),
             "/metrics": get("for Prometheus"),
             "/api/stats": get("what the model holds"),
             "/api/search": get("items by what a text means", "q", *kind),

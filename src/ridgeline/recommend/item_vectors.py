@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ridgeline import store
 from ridgeline.errors import InputError, StoreError, unknown
-from ridgeline.recommend.data import Catalogue
+from ridgeline.recommend.data import Catalogue, plain_ids
 from ridgeline.recommend.titles import move_article_first
 
 if TYPE_CHECKING:
@@ -67,7 +67,8 @@ def item_texts(catalogue: Catalogue, template: str = TEMPLATE) -> list[str]:
             "genres": ", ".join(catalogue.genres[row]),
             "themes": ", ".join(catalogue.themes[row]),
         }
-        texts.append(" ".join(s.format(**values) for s, names in parts if all(values[n] for n in names)))
+        text = " ".join(s.format(**values) for s, names in parts if all(values[n] for n in names))
+        texts.append(f"{text} {catalogue.texts[row]}".strip() if catalogue.texts else text)
     return texts
 
 
@@ -144,9 +145,9 @@ def export_vectors(model: Recommender, path: str | os.PathLike[str]) -> None:
     meta = {"kind": "ridgeline recommend vectors", "encoder": model.encoder, "name": model.name}
     with store.publish_dir(path, meta) as folder:
         np.save(folder / "items.npy", np.ascontiguousarray(model.vectors), allow_pickle=False)
-        np.save(folder / "item_ids.npy", np.asarray(model.catalogue.ids), allow_pickle=False)
+        np.save(folder / "item_ids.npy", plain_ids(model.catalogue.ids), allow_pickle=False)
         np.save(folder / "users.npy", model.hybrid.semantic.embed_users(model.likes), allow_pickle=False)
-        np.save(folder / "user_ids.npy", np.asarray(model.user_ids), allow_pickle=False)
+        np.save(folder / "user_ids.npy", plain_ids(model.user_ids), allow_pickle=False)
 
 
 def _load_blocks(folder: Path, rows: dict[bytes, int], out: Vectors) -> NDArray[np.bool_]:

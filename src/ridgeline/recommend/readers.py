@@ -114,13 +114,38 @@ def read_ratings(file: str | os.PathLike[str], catalogue: Catalogue) -> Dataset:
         return _build_dataset(path.name, "file", catalogue, path, rated, None, problems)
     if path.suffix not in RATING_FILES:
         raise InputError(f"'{path}' ends in none of {', '.join((*RATING_FILES, *HEADERLESS))}; convert it.")
+    return _build_dataset(path.name, "file", catalogue, path, _read_rating_columns(path, problems), None, problems)
+
+
+def _read_rating_columns(path: Path, problems: Problems) -> dict[str, Any]:
     delimiter = "\t" if path.suffix == ".tsv" else ","
     present = read_names(path, delimiter)
     names = {kind: next((n for n in spellings if n in present), spellings[0]) for kind, spellings in SPELLINGS.items()}
     kinds = {names["user"]: ID, names["item"]: ID, names["rating"]: FLOAT, names["time"]: MOMENT}
     columns = read_columns(path, kinds, problems, delimiter=delimiter, optional=(names["rating"], names["time"]))
-    rated = {kind: columns[name] for kind, name in names.items() if name in columns}
-    return _build_dataset(path.name, "file", catalogue, path, rated, None, problems)
+    return {kind: columns[name] for kind, name in names.items() if name in columns}
+
+
+def read_rating_rows(path: Path) -> list[dict[str, Any]]:
+    """Read ratings as rows {"user", "item", "rating", "time"}: the rating is 5 and the time missing without a column.
+
+    A row that cannot be read is an error.
+    """
+    if not path.is_file():
+        raise InputError(f"there is no file '{path}'; give one with the columns user, item and rating.")
+    if path.suffix not in RATING_FILES:
+        raise InputError(f"'{path}' ends in none of {', '.join((*RATING_FILES, '.jsonl'))}; convert it.")
+    problems = Problems()
+    columns = _read_rating_columns(path, problems)
+    if problems.total():
+        raise InputError(f"{path}: {problems.lines()[0]}; correct or remove these rows.")
+    times = np.asarray(columns["time"].to_numpy(zero_copy_only=False)).tolist() if "time" in columns else None
+    users, items = _parse_ids(columns["user"]).tolist(), _parse_ids(columns["item"]).tolist()
+    stars = columns["rating"].to_pylist() if "rating" in columns else [5.0] * len(users)
+    return [
+        {"user": user, "item": item, "rating": star, "time": moment}
+        for user, item, star, moment in zip(users, items, stars, times or [None] * len(users), strict=True)
+    ]
 
 
 def themes_from_genome(root: Path, ids: NDArray[Any], problems: Problems) -> tuple[list[tuple[str, ...]], int]:

@@ -30,9 +30,18 @@ from ridgeline.recommend.data import (
     build_histories,
     build_single_history,
     find_user_row,
+    plain_ids,
 )
 from ridgeline.recommend.evaluation import Encode, choose_penalty, learn_blend, select_likes, split_likes
-from ridgeline.recommend.item_vectors import TEMPLATE, item_texts
+from ridgeline.recommend.item_vectors import TEMPLATE, encode_cached, item_texts
+from ridgeline.recommend.live import (
+    JOURNAL,
+    LIVE_SUFFIX,
+    Change,
+    LiveData,
+    LiveTitles,
+    NotFound,
+)
 from ridgeline.recommend.models import Ease, Hybrid, ItemKnn, Popularity, RecentPopularity, Semantic
 from ridgeline.recommend.models.hybrid import standardize
 from ridgeline.recommend.ranking import top_k
@@ -104,6 +113,14 @@ def parse_years(text: str | None) -> tuple[int, int] | None:
     return span
 
 
+@dataclass
+class _LoadedEncoder:
+    """The encoder of a model and its snapshots, once a text has needed it."""
+
+    embedder: Embedder | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
 class Recommender:
     """A fitted hybrid model with the item vectors in an `Index` and the rated items of every user.
 
@@ -127,17 +144,21 @@ class Recommender:
     ) -> None:
         from ridgeline.search import Index
 
-        self.catalogue, self.user_ids, self.likes, self.seen = catalogue, user_ids, likes, seen
+        self.catalogue, self.likes, self.seen = catalogue, likes, seen
+        self.user_ids = user_ids
         self.hybrid, self.vectors = hybrid, vectors
         self.encoder, self.device, self.name = encoder, device, name
         self.min_rating, self.template = min_rating, template
         self.latest = int(seen.times.max(initial=0))
         known = np.bincount(seen.items, minlength=len(catalogue))
-        self.titles = TitleIndex(catalogue.titles, known.astype(float).tolist())
+        self.titles: TitleIndex | LiveTitles = TitleIndex(catalogue.titles, known.astype(float).tolist())
         self.index: Index = Index("Flat", metric="cosine", device=device, model=encoder)
         self.index.add(vectors)
-        self._embedder: Embedder | None = None
-        self._embedder_lock = threading.Lock()
+        self._loaded_encoder = _LoadedEncoder()
+        self._item_rows: dict[str, int] | None = None
+        self._folder: Path | None = None  # with the journal; None for a model that was not loaded
+        self._live: LiveData | None = None  # what arrived after the fit
+        self.version = 1  # grows with every refit
 
     @classmethod
     def fit(
@@ -194,12 +215,15 @@ class Recommender:
             min_rating=min_rating,
             template=template,
         )
-        model._embedder = embedder
+        model._loaded_encoder.embedder = embedder
         return model
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model as a folder; it appears complete or not at all."""
-        save_model(self, path)
+        """Write the model as a folder; it appears complete or not at all. Changes go to its journal."""
+        if self._live is None:
+            save_model(self, path)
+            return
+        self._live.save(Path(path))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, device: str = "cpu", verify: bool = False) -> Recommender:
@@ -210,8 +234,7 @@ class Recommender:
         self, user: object, options: Options = DEFAULT_OPTIONS, *, explain: bool = True
     ) -> list[Recommendation]:
         """Recommend for a user of the data, by id, at the time of the dataset's latest rating."""
-        row = np.array([find_user_row(self.user_ids, user)])
-        liked, seen = self.likes.select(row).at_moment(self.latest), self.seen.select(row)
+        liked, seen = self._select_histories(np.array([self.find_user(user)]))
         scores, bases = self._score(liked)
         return self._rank(scores[0], seen.items, options, liked if explain else None, bases[0])
 
@@ -263,6 +286,96 @@ class Recommender:
         blend = blend_ranks(ranks["likes"], ranks["text"], text_weight)
         return self._rank(blend, rows, options, liked, f"{bases[0]} and text", ranks)
 
+    def add_items(self, items: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+        """Add items {"id", "title", "text"?, "genres"?, "year"?}: all or none; {"added": n}.
+
+        They can be searched and recommended when this returns. A loaded model keeps changes in the journal
+        MODEL.live/journal.jsonl; this and the next four methods wait for the disk, and `load` applies the journal.
+        No other thread may use the model meanwhile; `copy.copy(model)` is a snapshot that other threads may use.
+        """
+        return self._change("add_items", items)
+
+    def put_item(self, item: Mapping[str, Any]) -> dict[str, int]:
+        """Change an item: its title, text, genres and year; ratings stay."""
+        return self._change("put_item", [item])
+
+    def remove_items(self, items: Sequence[object]) -> dict[str, int]:
+        """Remove items by id from every answer. Their ratings wait, and count again if the item is added again."""
+        return self._change("remove_items", items)
+
+    def add_ratings(self, ratings: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+        """Add ratings {"user", "item", "rating", "time"?} of known and new users; {"added": n, "waiting": n}.
+
+        A rating of an unknown item waits until the item comes. A second rating of an item replaces the first.
+        """
+        return self._change("add_ratings", ratings)
+
+    def remove_ratings(self, pairs: Sequence[tuple[object, object]]) -> dict[str, int]:
+        """Remove ratings by (user, item)."""
+        return self._change("remove_ratings", pairs)
+
+    def add(
+        self,
+        items: Sequence[Mapping[str, Any]],
+        ratings: Sequence[Mapping[str, Any]],
+        *,
+        progress: Progress = lambda _: None,
+    ) -> dict[str, int]:
+        """Add many items and ratings: all or none. Texts are encoded with the cache on disk, so that a call that was
+        stopped continues. Returns {"items", "ratings", "waiting"}; ratings include those that wait."""
+        changes = [Change("add_items", items), Change("add_ratings", ratings)]
+        results = self.apply_changes(
+            changes, encode=lambda texts: encode_cached(self.embedder, texts, progress), all_or_none=True
+        )
+        for result in results:
+            if isinstance(result, InputError):
+                raise result
+        added, rated = (dict(result) for result in results if not isinstance(result, InputError))
+        return {"items": added["added"], "ratings": rated["added"] + rated["waiting"], "waiting": rated["waiting"]}
+
+    def list_ratings(self, user: object) -> list[dict[str, Any]]:
+        """List a user's ratings {"item", "rating", "time"}, oldest first; empty for an unknown user."""
+        return self._get_live().list_ratings(str(user))
+
+    def describe_item(self, item: object) -> dict[str, Any]:
+        """Return the id, title, text, genres and year of an item."""
+        return self._get_live().describe_item(item)
+
+    def apply_changes(
+        self, changes: Sequence[Change], *, encode: Encode | None = None, all_or_none: bool = False
+    ) -> list[dict[str, int] | InputError]:
+        """Apply several changes, each complete or not at all, with one pass of the encoder and one wait for the disk.
+
+        Return for each what it did, or why it was refused; with `all_or_none`, one refusal refuses all.
+        """
+        live = self._get_live()
+        try:
+            live.open()
+            return live.write(changes, encode or (lambda texts: self.embedder.encode(list(texts))), all_or_none)
+        finally:
+            self._refresh()
+
+    def _change(self, kind: str, values: Sequence[Any]) -> dict[str, int]:
+        (result,) = self.apply_changes([Change(kind, values)])
+        if isinstance(result, InputError):
+            raise result
+        return result
+
+    def _get_live(self) -> LiveData:
+        if self._live is None:
+            folder = None if self._folder is None else self._folder.with_name(self._folder.name + LIVE_SUFFIX)
+            self._live = LiveData(self, folder)
+            if isinstance(self.titles, TitleIndex):
+                self.titles = LiveTitles(self.titles, self._live)
+            self._refresh()
+        return self._live
+
+    def _refresh(self) -> None:
+        """Use what has arrived."""
+        if self._live is not None:
+            self.catalogue, self.vectors = self._live.make_catalogue(), self._live.make_vectors()
+            self.hybrid = self._live.make_hybrid()
+
     def similar(self, title: str, options: Options = DEFAULT_OPTIONS) -> tuple[str, bool, list[Recommendation]]:
         """Return (the matched title, whether the spelling was exact, similar items)."""
         row, exact = self.titles.find(title)
@@ -279,6 +392,10 @@ class Recommender:
         if not keep.any():
             return []
         vector = self.embedder.encode_one(text)
+        if self._live is not None:
+            found = np.where(keep, self.vectors @ np.asarray(vector, np.float32), -np.inf).astype(np.float32)
+            nearest = top_k(found[None], options.k)[0].tolist()
+            return [self._describe(row, float(found[row]), [], "text") for row in nearest if row >= 0]
         where = None if keep.all() else keep
         scores, rows = self.index.search(
             np.asarray(vector, np.float32)[None], min(options.k, int(keep.sum())), where=where
@@ -292,16 +409,33 @@ class Recommender:
 
     def _top(self, users: NDArray[np.int64], k: int) -> tuple[NDArray[np.int64], Floats, list[str]]:
         """Return the result of `top`, and what it rests on for each user."""
-        liked, seen = self.likes.select(users).at_moment(self.latest), self.seen.select(users)
+        liked, seen = self._select_histories(users)
         scores, bases = self._score(liked)
         scores[seen.users, seen.items] = -np.inf
+        if self.catalogue.removed is not None:
+            scores[:, self.catalogue.removed] = -np.inf
         order = top_k(scores, k)
         return order, np.take_along_axis(scores, np.maximum(order, 0), axis=1), bases
 
     @property
+    def user_ids(self) -> NDArray[Any]:
+        """The users' ids by row, with those that arrived after the fit."""
+        if self._live is None or not self._live.new_users:
+            return self.fitted_user_ids
+        new = np.array(self._live.new_users, object)
+        return plain_ids(np.concatenate([self.fitted_user_ids.astype(object), new]))
+
+    @user_ids.setter
+    def user_ids(self, ids: NDArray[Any]) -> None:
+        self.fitted_user_ids = ids
+        self._user_rows: dict[str, int] | None = None
+        self._live = None
+
+    @property
     def embedder(self) -> Embedder:
-        with self._embedder_lock:  # many first requests at once load one encoder
-            if self._embedder is None:
+        loaded = self._loaded_encoder
+        with loaded.lock:  # many first requests at once load one encoder
+            if loaded.embedder is None:
                 from ridgeline.embed import Embedder
 
                 embedder = Embedder(self.encoder, device=self.device)
@@ -311,13 +445,15 @@ class Recommender:
                         f"'{self.encoder}' makes {embedder.dim} dimensions and the model has "
                         f"{self.vectors.shape[1]}; fit it again with this encoder."
                     )
-                self._embedder = embedder
-            return self._embedder
+                loaded.embedder = embedder
+            return loaded.embedder
 
     def close(self) -> None:
-        if self._embedder is not None:
-            self._embedder.close()
-            self._embedder = None
+        if self._live is not None:
+            self._live.close()
+        if self._loaded_encoder.embedder is not None:
+            self._loaded_encoder.embedder.close()
+            self._loaded_encoder.embedder = None
 
     def __enter__(self) -> Self:
         return self
@@ -326,6 +462,39 @@ class Recommender:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def find_user(self, user: object) -> int:
+        """Return the row of a user's id, a number or text."""
+        if self._live is not None:
+            row = self._live.user_rows.get(str(user))
+        else:
+            if self._user_rows is None:
+                self._user_rows = {str(key): row for row, key in enumerate(self.fitted_user_ids.tolist())}
+            row = self._user_rows.get(str(user))
+        return find_user_row(self.user_ids, user) if row is None else row
+
+    def find_item(self, item: object) -> int:
+        """Return the row of an item's id, a number or text."""
+        row = self._rows_of_items().get(str(item))
+        removed = self.catalogue.removed
+        if row is None or row >= len(self.catalogue) or (removed is not None and removed[row]):
+            raise NotFound(f"there is no item '{item}'; /api/search finds some.")
+        return row
+
+    def _rows_of_items(self) -> dict[str, int]:
+        if self._live is not None:
+            return self._live.item_rows
+        if self._item_rows is None:
+            self._item_rows = {str(key): row for row, key in enumerate(self.catalogue.ids.tolist())}
+        return self._item_rows
+
+    def _select_histories(self, users: NDArray[np.int64]) -> tuple[Histories, Histories]:
+        """Return what users like, at the moment of the latest rating of the fit, and what they rated."""
+        if self._live is None:
+            return self.likes.select(users).at_moment(self.latest), self.seen.select(users)
+        width = len(self.catalogue)
+        liked = self._live.select_histories(users, self.likes, width, self.min_rating)
+        return liked.at_moment(self.latest), self._live.select_histories(users, self.seen, width, None)
 
     def _score(self, liked: Histories) -> tuple[Floats, list[str]]:
         """Return the scores of all items, float32 [n, items], and what they rest on for each user.
@@ -337,6 +506,8 @@ class Recommender:
         scores = self.hybrid.scores(liked)
         is_known = np.zeros(len(self.catalogue), bool)
         is_known[self.hybrid.ease.item_rows] = True
+        if self.hybrid.ease.fold is not None:
+            is_known[self.hybrid.ease.fold.rows] = True
         known_likes = np.bincount(liked.users, is_known[liked.items], minlength=len(liked))
         uninformed = (known_likes == 0) | (np.ptp(scores, axis=1) == 0)
         bases = np.where(uninformed, np.where(liked.lengths > 0, "meaning", "popularity"), "likes").tolist()
@@ -376,6 +547,8 @@ class Recommender:
     def _explain(self, rows: NDArray[np.int64], liked: Histories) -> list[list[str]]:
         """Return for each item the most similar liked items, by EASE's weights if known and by text vectors."""
         liked_items = np.unique(liked.items)
+        if self.catalogue.removed is not None:
+            liked_items = liked_items[~self.catalogue.removed[liked_items]]
         if not len(liked_items):
             return [[] for _ in rows]
         semantic, ease = self.hybrid.semantic.items, self.hybrid.ease
@@ -458,6 +631,8 @@ def save_model(model: Recommender, path: str | os.PathLike[str]) -> None:
         "genres": pa.array([list(g) for g in c.genres], pa.list_(pa.string())),
         "themes": pa.array([list(t) for t in c.themes], pa.list_(pa.string())),
     }
+    if c.texts:
+        columns["text"] = pa.array(list(c.texts))
     with store.publish_dir(path, meta) as folder:
         for name, array in arrays.items():
             np.save(folder / f"{name}.npy", np.ascontiguousarray(array), allow_pickle=False)
@@ -493,6 +668,7 @@ def load_model(cls: type[Recommender], path: str | os.PathLike[str], *, device: 
         [tuple(g) for g in table["genres"].to_pylist()],
         [tuple(t) for t in table["themes"].to_pylist()],
         meta["genome"],
+        table["text"].to_pylist() if "text" in table.column_names else (),
     )
     width = len(catalogue)
     likes, seen = (_load_history(array, name, width) for name in ("likes", "seen"))
@@ -503,7 +679,7 @@ def load_model(cls: type[Recommender], path: str | os.PathLike[str], *, device: 
     vectors = array("vectors")
     recent = RecentPopularity(catalogue.years).fit(likes)
     hybrid = Hybrid(ease, Semantic(vectors), Popularity().fit(likes), knn, recent, meta["weights"])
-    return cls(
+    model = cls(
         catalogue,
         array("users"),
         likes,
@@ -516,6 +692,11 @@ def load_model(cls: type[Recommender], path: str | os.PathLike[str], *, device: 
         min_rating=meta["min_rating"],
         template=meta["template"],
     )
+    model._folder = folder.absolute()
+    if (folder.with_name(folder.name + LIVE_SUFFIX) / JOURNAL).exists():
+        model._get_live().replay()
+        model._refresh()
+    return model
 
 
 def _name_arrays(name: str, histories: Histories) -> dict[str, Any]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ridgeline.recommend.models.content import Tfidf as Tfidf
     from ridgeline.recommend.models.ease import MAX_ITEMS as MAX_ITEMS
     from ridgeline.recommend.models.ease import Ease as Ease
+    from ridgeline.recommend.models.fold_in import FoldIn as FoldIn
     from ridgeline.recommend.models.hybrid import Hybrid as Hybrid
     from ridgeline.recommend.models.itemknn import NEIGHBOURS as NEIGHBOURS
     from ridgeline.recommend.models.itemknn import ItemKnn as ItemKnn
@@ -25,6 +26,7 @@ __getattr__, __dir__, __all__ = attach(
         "baselines": ["Model", "Popularity", "RandomModel", "RecentPopularity"],
         "content": ["Semantic", "Tfidf"],
         "ease": ["Ease", "MAX_ITEMS"],
+        "fold_in": ["FoldIn"],
         "hybrid": ["Hybrid"],
         "itemknn": ["ItemKnn", "NEIGHBOURS"],
     },

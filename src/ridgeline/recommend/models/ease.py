@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from copy import copy
 from typing import Any, Self
 
 import numpy as np
 
 from ridgeline.errors import InputError
 from ridgeline.recommend.data import Floats, Histories, Ints
+from ridgeline.recommend.models.fold_in import FoldIn
 
 DEFAULT_PENALTY = 100.0
 MAX_ITEMS = 20_000  # 1.6 GB of weights; with more items, only the most liked take part and the rest score 0
@@ -34,6 +36,7 @@ class Ease:
         if not 0 < penalty < math.inf:
             raise InputError(f"EASE's λ is {penalty}; give a finite number above 0, such as {DEFAULT_PENALTY:g}.")
         self.penalty, self.max_items, self.device = penalty, max_items, device
+        self.fold: FoldIn | None = None  # items that arrived after the fit
 
     def fit(self, train: Histories) -> Self:
         counts = np.bincount(train.items, minlength=train.width)
@@ -48,9 +51,18 @@ class Ease:
     def scores(self, users: Histories, weights: Any = None) -> Floats:
         """Score all items: float32 [n, items]. `weights` has one number per entry of the histories (default: 1)."""
         scores = np.zeros((len(users), self.width), np.float32)
-        part = users.matrix(weights)[:, self.item_rows]
+        likes = users.matrix(weights)
+        part = (likes if self.fold is None else self.fold.spread(likes))[:, self.item_rows]
         scores[:, self.item_rows] = np.asarray(part @ self.weights)
+        if self.fold is not None:
+            self.fold.fill(scores)
         return scores
+
+    def extend(self, width: int, fold: FoldIn) -> Ease:
+        """Return this model for a catalogue of `width` items, with the new ones folded in; the weights are shared."""
+        model = copy(self)
+        model.width, model.fold = width, fold
+        return model
 
     def similar(self, item: int) -> Floats:
         scores = np.zeros(self.width, np.float32)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any, Self
 
 import numpy as np
 
 from ridgeline.recommend.data import Floats, Histories
+from ridgeline.recommend.models.fold_in import FoldIn
 
 NEIGHBOURS = 100
 BLOCK = 512  # items per block of similarities
@@ -19,6 +21,7 @@ class ItemKnn:
         """Use this many neighbours per item. With 0, fit and scores cost nothing: for a blend without this model."""
         self.neighbours = neighbours
         self._transposed: tuple[Any, Any] = (None, None)  # `similarities`, and its transpose
+        self.fold: FoldIn | None = None  # items that arrived after the fit
 
     def fit(self, train: Histories) -> Self:
         from scipy.sparse import csr_matrix
@@ -47,11 +50,24 @@ class ItemKnn:
     def scores(self, users: Histories) -> Floats:
         if self._transposed[0] is not self.similarities:  # transpose once: for one user it would take most of the time
             self._transposed = self.similarities, self.similarities.T.tocsr()
-        scores: Floats = (users.matrix() @ self._transposed[1]).toarray().astype(np.float32, copy=False)
+        if self.fold is None:
+            scores: Floats = (users.matrix() @ self._transposed[1]).toarray().astype(np.float32, copy=False)
+            return scores
+        fitted = self.similarities.shape[0]
+        scores = np.zeros((len(users), users.width), np.float32)
+        scores[:, :fitted] = (self.fold.spread(users.matrix())[:, :fitted] @ self._transposed[1]).toarray()
+        self.fold.fill(scores)
         return scores
 
+    def extend(self, fold: FoldIn) -> ItemKnn:
+        """Return this model with the new items folded in; the similarities are shared."""
+        model = copy(self)
+        model.fold = fold
+        return model
+
     def similar(self, item: int) -> Floats:
-        row: Floats = self.similarities[[item]].toarray()[0]
+        fitted = self.similarities.shape[0]
+        row: Floats = self.similarities[[item]].toarray()[0] if item < fitted else np.zeros(fitted, np.float32)
         return row
 
 
