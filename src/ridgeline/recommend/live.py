@@ -408,7 +408,8 @@ class LiveData:
         place = self._fold_at.get(row)
         if place is None:
             self._fold_at[row] = self._fold[0].count
-            for array, value in zip(self._fold, (np.array([row]), neighbours, weights), strict=True):
+            parts: tuple[NDArray[Any], ...] = (np.array([row]), neighbours, weights)
+            for array, value in zip(self._fold, parts, strict=True):
                 array.append(value)
         else:
             self._fold[1].data[place], self._fold[2].data[place] = neighbours[0], weights[0]
