@@ -401,6 +401,60 @@ def _print_evaluation(evaluation: dict[str, Any], names: list[str]) -> None:
 
 
 @recommend.command()
+def score(
+    run: Annotated[
+        Path,
+        typer.Argument(metavar="RUN", help="Table of user, item, score; trec run file; or folder of two matrices."),
+    ],
+    truth: Annotated[
+        Path, typer.Option("--truth", metavar="FILE", help="Table of held-out user, item [rating], or qrels.")
+    ],
+    against: Annotated[
+        Path | None, typer.Option("--against", metavar="RUN2", help="Also measure the paired difference to this run.")
+    ] = None,
+    metrics: Annotated[
+        str,
+        typer.Option(metavar="LIST", help="Metrics: ndcg, map, mrr [@K], recall@K, precision@K, hit@K."),
+    ] = "ndcg@10,recall@20,mrr,map",
+    seen: Annotated[
+        Path | None,
+        typer.Option("--seen", metavar="FILE", help="Table of user, item that two matrices must not recommend."),
+    ] = None,
+    min_rating: Annotated[float, typer.Option(metavar="R", help="Ratings from R on are relevant.")] = 1.0,
+    binary: Annotated[bool, typer.Option("--binary", help="Give every relevant item the gain 1.")] = False,
+    device: Device = "cpu",
+    as_json: Json = False,
+) -> None:
+    """Score a ranking that any system wrote against held-out items, by trec_eval's rules.
+
+    Equal scores are ordered by the item's id as text, descending. Intervals are 95 %, by bootstrap over users.
+    """
+    from ridgeline.recommend import parse_ranking_metrics, score_run
+
+    names = parse_ranking_metrics(metrics)
+    with status("scoring"):
+        result = score_run(
+            run, truth, names, against=against, seen=seen, min_rating=min_rating, binary=binary, device=device
+        )
+    if as_json:
+        print_json(result)
+        return
+    from rich.table import Table
+
+    print_line(f"{run}: {result['users']:,} users, {result['without_ranking']:,} of them without a ranking")
+    table = Table(box=None, pad_edge=False)
+    for title in ("metric", "mean", "95 %", *([f"difference to {against}"] if against else [])):
+        table.add_column(title, justify="left" if title == "metric" else "right")
+    for name, value in result["metrics"].items():
+        cells = [name, f"{value['mean']:.4f}", f"[{value['ci'][0]:.4f}, {value['ci'][1]:.4f}]"]
+        if against:
+            d = result["paired"][name]
+            cells.append(f"{d['mean']:+.4f} [{d['ci'][0]:+.4f}, {d['ci'][1]:+.4f}]")
+        table.add_row(*cells)
+    stdout().print(table)
+
+
+@recommend.command()
 def demo(
     encoder: Encoder = DEFAULT,
     device: Device = "auto",
