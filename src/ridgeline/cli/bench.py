@@ -21,6 +21,7 @@ from ridgeline.cli.bench_progress import BenchProgress, show_progress
 from ridgeline.cli.output import Device, Json, Quiet, print_json, print_line, stderr, stdout
 from ridgeline.errors import Exit, InputError, unknown
 from ridgeline.lab import Profile, is_path
+from ridgeline.store import publish
 
 if TYPE_CHECKING:
     from ridgeline.lab.race import BenchRequest, BenchResult, Point
@@ -95,6 +96,10 @@ def bench(
             metavar="LINE",
             help="With --against: shell command that builds each version in its folder: 'pip install .'.",
         ),
+    ] = None,
+    markdown: Annotated[
+        Path | None,
+        typer.Option("--markdown", metavar="FILE", help="With --against: write the verdicts for a merge request."),
     ] = None,
     python: Annotated[
         list[str] | None,
@@ -279,6 +284,8 @@ def bench(
         build=build,
         pythons=dict(_parse_interpreter(p) for p in python or ()),
     )
+    if markdown is not None and against is None:
+        raise InputError("--markdown is for a race of two versions; add --against COMMIT.")
     if build is not None and against is None:
         raise InputError("--build says how to build two versions; add --against COMMIT.")
     if repo is not None and against is None:
@@ -327,6 +334,9 @@ def bench(
             print_line(f"Building took {build_s:.0f} s besides the time of the races.", stdout())
     for sentence in failures:
         console.print(sentence, style="red", markup=False, highlight=False)
+    if markdown is not None:
+        with publish(markdown) as temporary:
+            temporary.write_text(tables.format_version_markdown(records, _choose_version_exit(records)) + "\n")
     if request.versions and (code := _choose_version_exit(records)) is not Exit.OK:
         raise typer.Exit(code)
     if failures:

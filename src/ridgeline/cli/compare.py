@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ridgeline.cli import tables
-from ridgeline.cli.output import Json, print_json, print_note, stdout
+from ridgeline.cli.output import Json, print_json, print_line, print_note, stdout
 from ridgeline.errors import Exit, InputError
 from ridgeline.lab.judge import MARGIN, choose_exit_code, compare_records, count_unmatched
 from ridgeline.lab.record import read_records
@@ -18,6 +18,9 @@ def compare(
     a: Annotated[Path, typer.Argument(metavar="A", help="Records before: a .jsonl file or a folder.")],
     b: Annotated[Path, typer.Argument(metavar="B", help="Records after.")],
     margin: Annotated[float, typer.Option(help="Relative differences below this are SAME.")] = MARGIN,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Write a table for a comment on a merge request.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Compare two runs case by case: is B FASTER, SLOWER or the SAME as A?
@@ -39,6 +42,8 @@ def compare(
     code = choose_exit_code(changes)
     if as_json:
         print_json({"changes": [c.to_json() for c in changes], "exit": int(code)})
+    elif markdown:
+        print_line(tables.format_change_markdown(changes, code))
     else:
         stdout().print(tables.build_change_table(changes))
     for side, count in zip((a, b), count_unmatched(before.records, after.records), strict=True):

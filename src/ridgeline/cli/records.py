@@ -15,7 +15,16 @@ from ridgeline.cli.output import Json, print_json, print_line, print_note, stder
 from ridgeline.cli.scaling import scaling
 from ridgeline.errors import InputError, MissingExtra, unknown
 from ridgeline.lab.judge import analyse_record
-from ridgeline.lab.record import Record, RecordFile, read_records, record_to_json
+from ridgeline.lab.race import create_output_folder
+from ridgeline.lab.record import (
+    Record,
+    RecordFile,
+    append_record,
+    import_results,
+    merge_records,
+    read_records,
+    record_to_json,
+)
 from ridgeline.store import publish
 
 records = typer.Typer(no_args_is_help=True, help="List, show and export recorded runs; see how they scale.")
@@ -79,6 +88,42 @@ def export(
         writers[out.suffix](content.records, temporary)
     samples = sum(len(result.samples_ns) for r in content.records for result in r.contenders)
     print_line(f"{samples} samples → {out}", stderr())
+
+
+@records.command("import")
+def import_(
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="JSON of Google Benchmark, nvbench or pytest-benchmark; target/criterion."),
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder for records.jsonl.")],
+) -> None:
+    """Read the results of another benchmark tool as records, for compare, history and report.
+
+    [dim]Example:[/]  ridgeline records import results.json -o runs/monday
+    """
+    if not file.exists():
+        raise InputError(f"there is no '{file}'.")
+    found = import_results(file)
+    create_output_folder(out)
+    for record in found:
+        append_record(out, record)
+    print_line(f"{len(found)} record{'s' * (len(found) != 1)} → {out}", stderr())
+
+
+@records.command("merge")
+def merge(
+    paths: Annotated[list[Path], typer.Argument(metavar="RECORDS…", help=".jsonl files, or folders with some.")],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="DIR", help="Folder for records.jsonl; it may hold some.")
+    ],
+) -> None:
+    """Bring the records of several folders together, each once and unchanged.
+
+    [dim]Example:[/]  ridgeline records merge theirs/ ours/ -o all/
+    """
+    total, new = merge_records(paths, out)
+    print_line(f"{total} record{'s' * (total != 1)} in {out}, {new} of them new.", stderr())
 
 
 def _read(file: Path) -> RecordFile:

@@ -10,10 +10,16 @@ from rich.markup import escape
 from rich.table import Table
 
 from ridgeline.cli.output import escape_control
+from ridgeline.errors import Exit
 from ridgeline.lab.judge import Change, Row, Validity, analyse_record, rate_unit
 from ridgeline.lab.record import Record
 from ridgeline.web import format_si
 
+EXIT_WORDS = {
+    Exit.OK: "nothing is slower",
+    Exit.SLOWER: "something is slower",
+    Exit.UNCLEAR: "unclear: too noisy to tell",
+}
 COLUMNS = ("case, contender", "median", "rate", "of ceiling", "quality", "time ÷ ours", "verdict")
 WIDE = 90  # columns that a full table needs
 COLOURS = {
@@ -52,9 +58,11 @@ def list_race_tables(records: Sequence[Record], width: int = WIDE) -> Iterator[R
         table = Table(
             title=escape_text(name), box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False
         )
+        own = all(r.own for r, _ in cases)
         for column in columns:
             is_text = column in ("case, contender", "verdict")
-            table.add_column(column, justify="left" if is_text else "right", no_wrap=not is_text)
+            title = column if own else column.replace("ours", "first")
+            table.add_column(title, justify="left" if is_text else "right", no_wrap=not is_text)
         advice: list[str] = []
         for record, rows in cases:
             table.add_row(f"[dim]{escape_text(record.label)}[/]")
@@ -106,6 +114,36 @@ def build_change_table(changes: Sequence[Change]) -> Table:
             escape_text(change.basis),
         )
     return table
+
+
+def format_change_markdown(changes: Sequence[Change], code: Exit) -> str:
+    """Return the comparison as Markdown: what is worth a look first, and a sentence on top."""
+    words = EXIT_WORDS
+    order = {"SLOWER": 0, None: 1, "UNCLEAR": 2, "FASTER": 3, "SAME": 4}
+    lines = [f"### Benchmarks: {words.get(code, 'a case lost its valid time')}", ""]
+    lines += ["| workload | case | time B ÷ A | verdict | how compared |", "|---|---|--:|---|---|"]
+    for change in sorted(changes, key=lambda c: order.get(c.comparison, 1)):
+        ratio = change.ratio
+        size = f"{ratio.value:.3f} ({ratio.low:.3f} to {ratio.high:.3f})" if ratio else "–"
+        verdict = f"**{change.comparison}**" if change.comparison == "SLOWER" else change.comparison or "no valid time"
+        cells = (change.after.workload, change.after.label, size, verdict, change.basis)
+        lines.append("| " + " | ".join(str(cell).replace("|", "\\|").replace("\n", " ") for cell in cells) + " |")
+    return "\n".join(lines)
+
+
+def format_version_markdown(records: Sequence[Record], code: Exit) -> str:
+    """Return the race of a working tree against a commit as Markdown, from the view of the working tree."""
+    flip = {"FASTER": "SLOWER", "SLOWER": "FASTER"}  # the rows are about the commit
+    rows = [(r, row) for r in records for row in analyse_record(r) if not row.ours]
+    lines = [f"### Benchmarks: {EXIT_WORDS.get(code, 'a case has no valid time')}", ""]
+    lines += ["| workload | case | time now ÷ before | verdict |", "|---|---|--:|---|"]
+    for record, row in sorted(rows, key=lambda pair: str(pair[1].comparison) != "FASTER"):
+        ratio = row.ratio
+        size = f"{1 / ratio.value:.3f} ({1 / ratio.high:.3f} to {1 / ratio.low:.3f})" if ratio else "–"
+        word = flip.get(str(row.comparison), str(row.comparison or row.assessment.validity))
+        cells = (record.workload, record.label, size, f"**{word}**" if word == "SLOWER" else word)
+        lines.append("| " + " | ".join(str(cell).replace("|", "\\|").replace("\n", " ") for cell in cells) + " |")
+    return "\n".join(lines)
 
 
 def build_record_list(records: Sequence[Record]) -> Table:

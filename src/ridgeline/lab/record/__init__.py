@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from ridgeline.lab.record.code import find_own_checkout as find_own_checkout
     from ridgeline.lab.record.code import find_toplevel as find_toplevel
     from ridgeline.lab.record.code import find_user_repository as find_user_repository
+    from ridgeline.lab.record.foreign import import_results as import_results
+    from ridgeline.lab.record.foreign import merge_records as merge_records
     from ridgeline.lab.record.record import RECORDS_FILE as RECORDS_FILE
     from ridgeline.lab.record.record import ContenderResult as ContenderResult
     from ridgeline.lab.record.record import Record as Record
@@ -30,6 +32,7 @@ __getattr__, __dir__, __all__ = attach(
     __name__,
     {
         "code": ["describe_code", "find_own_checkout", "find_toplevel", "find_user_repository"],
+        "foreign": ["import_results", "merge_records"],
         "record": [
             "ContenderResult",
             "RECORDS_FILE",

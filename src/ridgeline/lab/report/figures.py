@@ -56,13 +56,13 @@ STAGE_NAMES = {"h2d": "to the device", "compute": "compute", "d2h": "back"}
 
 def format_tooltip(row: Row) -> str:
     """Return the text of a mark; the list of records on the page has the command that reproduces it."""
-    time, ratio = row.assessment.time, row.ratio
+    time = row.assessment.time
     parts = [
         f"{row.result.contender} · {row.record.label}",
         "median {} [{} to {}]".format(*format_times(time)) if time else "",
         format_rate(row),
         f"{row.share:.0%} of {row.limit.what}" if row.share and row.limit else "",
-        "time ÷ ours {} [{} to {}] {}".format(*format_interval(ratio), row.comparison) if ratio else "",
+        _format_comparison(row),
         f"{len(row.result.samples_ns)} samples, {row.assessment.validity}",
         f"record {row.record.id[:12]}, {row.record.time}",
     ]
@@ -175,19 +175,32 @@ def draw_peers(analysed: AnalysedRecords) -> Markup | None:
     ]
     if not 0 < len(chart_bars) <= MAX_BARS:
         return None
+    reference = name_reference(analysed[0][0])
     return draw_bars(
         chart_bars,
-        title=f"{analysed[0][0].workload}: time of the {'best peer' if best_only else 'peers'} ÷ ours",
+        title=f"{analysed[0][0].workload}: time of the {'best peer' if best_only else 'peers'} ÷ {reference}",
         axis=Axis(unit="×", scale=_choose_scale(chart_bars)),
         reference=1.0,
-        reference_label="ours",
+        reference_label=reference,
         caption="Right of the line the peer takes longer. Whiskers are 95 % intervals of the ratio, round by round.",
     )
+
+
+def name_reference(record: Record) -> str:
+    """Return what the others are compared with, in words: ours, or the first contender of a user's race."""
+    return "ours" if record.own else record.reference
 
 
 def _choose_scale(chart_bars: Sequence[Bar]) -> Literal["linear", "log"]:
     widest = max(max(bar.value, 1 / bar.value) for bar in chart_bars)
     return "log" if widest > LOG_AXIS_RATIO else "linear"
+
+
+def _format_comparison(row: Row) -> str:
+    if row.ratio is None:
+        return ""
+    value, low, high = format_interval(row.ratio)
+    return f"time ÷ {name_reference(row.record)} {value} [{low} to {high}] {row.comparison}"
 
 
 def draw_record_samples(record: Record, rows: Sequence[Row]) -> Markup | None:
