@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as parquet
 import pytest
+from tests.trajectory import camera_recordings as cams
 from tests.trajectory import recordings
 
 from ridgeline.cli import load_command, main, progress
@@ -450,3 +451,73 @@ def test_the_flight_log_becomes_69_seconds_of_rows(run_cli, data: Path, tmp_path
 
 def test_the_commands_explain_themselves():
     assert all("Examples" in load_command(name).help for name in ("resample", "streams"))
+
+
+# --- cameras ---
+
+
+@pytest.fixture(scope="module")
+def camera_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return cams.mcap(tmp_path_factory.mktemp("cameras") / "run.mcap", cams.messages(0.5, gap=(9, 9)))
+
+
+CAMERA_WORDS = ["--hz", 30, "--format", "lerobot", "--camera", f"front={cams.FRONT}", "--state", cams.JOINTS]
+
+
+def test_streams_lists_cameras(run_cli, camera_log: Path):
+    code, out, _ = run_cli("streams", camera_log)
+    assert code == 0
+    assert "jpeg 96×64" in out
+    assert "16UC1 8×6" in out
+    code, out, _ = run_cli("streams", camera_log, "--json")
+    found = {s["name"]: s for s in json.loads(out)["streams"]}
+    assert (found[cams.FRONT]["type"], found[f"{cams.JOINTS}/position"]["type"]) == ("image", "number")
+
+
+def test_cameras_become_videos_beside_the_mapped_numbers(run_cli, camera_log: Path, tmp_path: Path):
+    words = [*CAMERA_WORDS, "--action", f"{cams.JOINTS}/position", "--task", "pick", "--crf", 20, "--gop", 5]
+    code, _, err = run_cli("resample", camera_log, "-o", tmp_path / "set", *words)
+    assert (code, "rows" in err) == (0, True)
+    info = json.loads((tmp_path / "set/meta/info.json").read_text())
+    assert {"observation.state", "action", "observation.images.front", "observation.images.front.valid"} < {
+        *info["features"]
+    }
+    code, _, err = run_cli("resample", camera_log, "-o", tmp_path / "set", *words)
+    assert (code, "up to date" in err) == (0, True)
+    code, _, _ = run_cli("resample", camera_log, "-o", tmp_path / "set", *words, "--append")
+    assert code == 0
+
+
+def test_lost_frames_exit_with_1_and_name_topic_and_count(run_cli, tmp_path: Path):
+    items = cams.messages(0.5, gap=(9, 9))
+    bad = cams.change(items, cams.FRONT, lambda i, f: {**f, "data": b"" if i in (3, 4) else f["data"]})
+    path = cams.mcap(tmp_path / "bad.mcap", bad)
+    for _ in range(2):  # a second run says it again
+        code, _, err = run_cli("resample", path, "-o", tmp_path / "set", *CAMERA_WORDS)
+        assert code == 1
+        assert f"{cams.FRONT}: 2 " in err
+        assert "cannot be decoded" in err
+    code, _, _ = run_cli("resample", path, "-o", tmp_path / "set", *CAMERA_WORDS, "--append")
+    assert code == 1
+    assert json.loads((tmp_path / "set/meta/info.json").read_text())["total_episodes"] == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--camera", "front"], "NAME=TOPIC"),
+        (["--camera", "front=/a", "--camera", "front=/b"], "two topics"),
+        (["--camera", "front=/nothing"], "/front/compressed"),
+        (["--codec", "vp8"], "no video codec"),
+        (["--crf", "99"], "no quality of h264"),
+        (["--gop", "0"], "no number of frames"),
+        (["--fill", "often"], "neither nan, hold nor a number"),
+        (["--state", "/nothing"], "/joints"),
+    ],
+)
+def test_wrong_camera_options_are_bad_input(run_cli, camera_log: Path, tmp_path: Path, words: list, message: str):
+    out = tmp_path / "set"
+    code, _, err = run_cli("resample", camera_log, "--hz", 30, "--format", "lerobot", "-o", out, *words)
+    assert code == 2
+    assert message in " ".join(err.split())
+    assert not out.exists()

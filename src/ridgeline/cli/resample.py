@@ -74,6 +74,35 @@ def resample(
     sort: Annotated[
         bool, typer.Option("--sort", help="Sort stamps that go back; without it they are an error.")
     ] = False,
+    camera: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--camera", metavar="NAME=TOPIC", help="Write the images of TOPIC as the video observation.images.NAME."
+        ),
+    ] = None,
+    state: Annotated[
+        list[str] | None,
+        typer.Option("--state", metavar="STREAM,…", help="Streams that form observation.state, side by side."),
+    ] = None,
+    action: Annotated[
+        list[str] | None, typer.Option("--action", metavar="STREAM,…", help="Streams that form action, side by side.")
+    ] = None,
+    task: Annotated[str | None, typer.Option(metavar="TEXT", help="The task of all episodes, in words.")] = None,
+    fill: Annotated[
+        str | None,
+        typer.Option(
+            metavar="VALUE", help="Replace unknown numbers: nan (default), hold (the last known one), or a number."
+        ),
+    ] = None,
+    codec: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Encode frames as h264 or av1 (default: h264; copy video that fits)."),
+    ] = None,
+    crf: Annotated[
+        int | None, typer.Option(metavar="N", help="Quality of videos, lower is better (default: h264 23, av1 30).")
+    ] = None,
+    gop: Annotated[int, typer.Option(metavar="N", help="Frames from key frame to key frame of videos.")] = 2,
+    append: Annotated[bool, typer.Option("--append", help="Add the episodes to the LeRobot dataset in OUT.")] = False,
     fps: Fps = None,
     time_column: TimeColumn = None,
     time_unit: TimeUnit = None,
@@ -95,6 +124,11 @@ def resample(
       ridgeline resample logs/*.ulg --hz 50 -o dataset --format lerobot --topics 'vehicle_attitude,actuator*'
 
       ridgeline resample run.mcap --hz 30 -o run.npz --kind '/base/yaw=angle' --max-gap 0.1 --shift /camera=-0.02
+
+      ridgeline resample run.mcap --hz 30 -o set --format lerobot --camera front=/camera/front --state /joints/position
+
+    With --state or --action, other streams are written only if --topics names them. A frame is the nearest one; in a
+    gap the last one is held, and observation.images.NAME.valid is false.
 
     Span auto: the clock runs where all long streams have data; a long stream has at least 50 samples and covers half
     of the longest such stream. Other streams are null outside their span. Targets in a gap, outside, or too far from a
@@ -124,8 +158,17 @@ def resample(
         comment=comment,
         exclude=split_names(exclude),
         rename=dict(parse_assignment(r, "--rename") for r in rename or ()),
+        cameras=_parse_cameras(camera or ()),
+        state=split_names(state),
+        action=split_names(action),
+        task=task,
+        fill=fill,
+        codec=codec,
+        crf=crf,
+        gop=gop,
     )
     settings.read_options()  # raises for wrong options before a file is read
+    settings.video  # noqa: B018 (likewise)
     if not hz > 0:
         raise InputError(f"--hz {hz} is no rate; give a number above 0.")
     chosen = writers.choose_format(out, form)
@@ -135,9 +178,19 @@ def resample(
         raise InputError(f"--out '{out}' is one file, and there are {len(inputs)} inputs; give a folder.")
     device_name = _choose_device(device)
     chosen = chosen or "parquet"
-    with _progress(inputs, quiet) as each:
+    with _progress(inputs, quiet) as (each, advance):
         if folder:
-            results = convert_many(inputs, out, chosen, settings, force=force, device=device_name, each=each)
+            results = convert_many(
+                inputs,
+                out,
+                chosen,
+                settings,
+                force=force,
+                device=device_name,
+                append=append,
+                each=each,
+                advance=advance,
+            )
             if len(inputs) == 1 and results[0].error:
                 raise InputError(results[0].error)
         else:
@@ -147,6 +200,8 @@ def resample(
     failed = [r for r in results if r.error]
     if failed:
         raise typer.Exit(Exit.BAD_INPUT if len(failed) == len(results) else Exit.FINDINGS)
+    if any(r.lost for r in results):
+        raise typer.Exit(Exit.FINDINGS)
 
 
 def parse_assignment(text: str, option: str) -> tuple[str, str]:
@@ -159,6 +214,18 @@ def parse_assignment(text: str, option: str) -> tuple[str, str]:
     if not equals or not name or not value:
         raise InputError(f"{option} '{text}' is not of the form NAME=VALUE.")
     return name, value
+
+
+def _parse_cameras(texts: Sequence[str]) -> dict[str, str]:
+    """Return {name: topic}; the name is before the first `=`."""
+    out: dict[str, str] = {}
+    for text in texts:
+        name, equals, topic = text.partition("=")
+        if not equals or not name or not topic:
+            raise InputError(f"--camera '{text}' is not of the form NAME=TOPIC.")
+        if out.setdefault(name, topic) != topic:
+            raise InputError(f"--camera {name} names two topics, {out[name]} and {topic}; choose another name.")
+    return out
 
 
 def split_names(lists: Sequence[str] | None) -> tuple[str, ...]:
@@ -182,16 +249,20 @@ def _print_results(results: Sequence[ConversionResult], out: Path, as_json: bool
         if r.error:
             line(f"[red]failed[/] {escape(f'{r.input}: {r.error}')}")
         elif r.skipped:
+            for topic, count in r.lost.items():
+                line(escape(f"{topic}: {count} frames of {r.input} cannot be decoded."))
             line(f"[dim]{escape(f'{r.input} is up to date ({r.output})')}; --force converts it again.[/]")
         elif not quiet:
             for note in r.notes:
-                line(f"[dim]{escape(note)}[/]")
+                line(f"[dim]{escape(note)}[/]" if not r.lost else escape(note))
             many = f", {r.episodes} episodes" if r.episodes > 1 else ""
             line(escape(f"{r.input} → {r.output}: {r.rows} rows × {r.columns} columns{many}"))
 
 
 @contextmanager
-def _progress(inputs: Sequence[Path], quiet: bool) -> Iterator[Callable[[ConversionResult], None]]:
+def _progress(
+    inputs: Sequence[Path], quiet: bool
+) -> Iterator[tuple[Callable[[ConversionResult], None], Callable[[float], None]]]:
     """Show the recordings that are done, and the time left by their size; Ctrl-C says what is finished."""
     sizes = [_measure_size(path) for path in inputs]
     finished: list[ConversionResult] = []
@@ -202,8 +273,14 @@ def _progress(inputs: Sequence[Path], quiet: bool) -> Iterator[Callable[[Convers
             skipped = sum(size for size, r in zip(sizes, finished, strict=False) if r.skipped)  # they take no time
             report(len(finished), (sum(sizes[: len(finished)]) - skipped) / max(1, sum(sizes) - skipped))
 
+        def advance(share: float) -> None:
+            """Report a part of the recording that is converted now."""
+            done = sum(sizes[: len(finished)]) + share * (sizes[len(finished)] if len(finished) < len(sizes) else 0)
+            skipped = sum(size for size, r in zip(sizes, finished, strict=False) if r.skipped)
+            report(len(finished), (done - skipped) / max(1, sum(sizes) - skipped))
+
         try:
-            yield each
+            yield each, advance
         except KeyboardInterrupt:
             done = sum(not r.error for r in finished)
             if done and len(inputs) > 1:

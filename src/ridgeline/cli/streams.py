@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from ridgeline.trajectory import StreamStats
 
 
-COLUMNS = ("samples", "rate", "jitter", "gaps", "longest", "same", "back", "span", "type", "kind")
+COLUMNS = ("samples", "rate", "jitter", "gaps", "longest", "drops", "faulty", "same", "back", "span", "type", "kind")
 FIELD_COLUMNS = ("type", "kind")  # of one field; all others are the same for the fields of a topic
 # A narrow screen hides these, in this order; name and kind always stay.
-LEAST_FIRST = ("jitter", "span", "longest", "same", "type", "gaps", "samples", "back", "rate")
+LEAST_FIRST = ("jitter", "span", "longest", "same", "drops", "type", "gaps", "samples", "faulty", "back", "rate")
 
 
 def streams(
@@ -41,6 +41,8 @@ def streams(
 ) -> None:
     """List the streams of a recording: rate, jitter, gaps, duplicates, type, and the kind that resample uses.
 
+    A camera has the number of images that are missing at its rate (drops), and of those that cannot be decoded.
+
     [dim]Examples:[/]
 
       ridgeline streams flight.ulg
@@ -48,7 +50,7 @@ def streams(
       ridgeline streams run.mcap --topics '/imu*' --json
     """
     from ridgeline.cli.resample import split_names
-    from ridgeline.trajectory import describe_stream, readers
+    from ridgeline.trajectory import describe_camera, describe_stream, readers
     from ridgeline.trajectory.readers import LeftOut, ReadOptions
 
     notes: list[str] = []
@@ -56,7 +58,8 @@ def streams(
     options = ReadOptions(
         fps, time_column, time_unit, notes.append, stamps, left_out.append, encoding, delimiter, comment
     )
-    stats = [describe_stream(s) for s in readers.read(file, split_names(topics), options)]
+    numbers, cameras = readers.read_recording(file, split_names(topics), options)
+    stats = [*map(describe_stream, numbers), *map(describe_camera, cameras)]
     if as_json:
         lists = {"streams": [asdict(s) for s in stats], "left_out": [asdict(x) for x in left_out]}
         print_json({"file": str(file), **lists, "notes": notes})
@@ -126,6 +129,8 @@ def _format_cells(s: StreamStats) -> dict[str, str]:
         "same": f"{s.duplicates or ''}",
         "back": f"[red]{s.backward}[/]" if s.backward else "",
         "span": f"{s.start_s:.2f}–{s.end_s:.2f} s",
-        "type": s.dtype,
+        "drops": f"{s.drops or ''}",
+        "faulty": f"[red]{s.faults}[/]" if s.faults else "",
+        "type": f"{s.codec} {s.width or '?'}×{s.height or '?'}" if s.type == "image" else s.dtype,
         "kind": s.kind,
     }

@@ -91,6 +91,9 @@ if TYPE_CHECKING:
     from ridgeline.store.locks import release as release
     from ridgeline.store.locks import try_lock as try_lock
     from ridgeline.store.manifest import (
+        MANIFEST as MANIFEST,
+    )
+    from ridgeline.store.manifest import (
         Entry as Entry,
     )
     from ridgeline.store.manifest import (
@@ -172,7 +175,7 @@ __getattr__, __dir__, __all__ = attach(
         "folders": ["discard_dir", "publish_dir"],
         "journal": ["AppendResult", "Journal", "append_lines", "read_lines"],
         "locks": ["Owner", "try_lock", "lock", "get_owner", "release"],
-        "manifest": ["Entry", "Manifest", "read_manifest", "hash_file", "verify", "write_manifest"],
+        "manifest": ["MANIFEST", "Entry", "Manifest", "read_manifest", "hash_file", "verify", "write_manifest"],
         "where": [
             "COMPARE",
             "And",

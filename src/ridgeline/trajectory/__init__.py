@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from ridgeline.trajectory.batch import Batch as Batch
     from ridgeline.trajectory.batch import collate as collate
     from ridgeline.trajectory.batch import on_device as on_device
+    from ridgeline.trajectory.cameras import Camera as Camera
+    from ridgeline.trajectory.cameras import describe_camera as describe_camera
     from ridgeline.trajectory.conversion import ConversionResult as ConversionResult
     from ridgeline.trajectory.conversion import ConversionSettings as ConversionSettings
     from ridgeline.trajectory.conversion import convert as convert
@@ -36,6 +38,7 @@ __getattr__, __dir__, __all__ = attach(
     __name__,
     {
         "batch": ["Batch", "collate", "on_device"],
+        "cameras": ["Camera", "describe_camera"],
         "conversion": ["ConversionResult", "ConversionSettings", "convert", "convert_many"],
         "dataset": ["Share", "TrajectoryDataset"],
         "resampling": ["resample"],

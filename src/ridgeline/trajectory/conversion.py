@@ -6,21 +6,36 @@ An output stores the key of its inputs and settings (name, size, time of change)
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import InputError, RidgelineError, StoreError
-from ridgeline.store import ChunkSet, discard_dir
+from ridgeline.store import ChunkSet, discard_dir, publish_dir
 from ridgeline.trajectory import readers, writers
 from ridgeline.trajectory.columns import check_kind, match_names
+from ridgeline.trajectory.features import (
+    Mapped,
+    add_valid,
+    align_with_cameras,
+    check_camera_names,
+    choose_cameras,
+    fill_unknown,
+    map_numbers,
+    parse_fill,
+)
+from ridgeline.trajectory.media import Written, load_media, save_media, write_media
 from ridgeline.trajectory.readers import ReadOptions
-from ridgeline.trajectory.stream import Aligned, Span, Stream, align, join_names
-from ridgeline.trajectory.writers import npz
+from ridgeline.trajectory.stream import Aligned, Span, Stream, join_names
+from ridgeline.trajectory.videos import GOP, VideoSettings
+from ridgeline.trajectory.writers import lerobot, npz
 
 Report = Callable[[str], None]
+MEDIA = "media.json"  # describes the videos of a recording
 CHUNK_KEY = "episodes by what they are made of"  # of the chunk folder beside an unfinished LeRobot dataset
 
 
@@ -45,6 +60,24 @@ class ConversionSettings:
     comment: str | None = None
     exclude: tuple[str, ...] = ()  # names or patterns of streams to leave out
     rename: Mapping[str, str] = field(default_factory=dict)  # stream or topic -> its name in the output
+    cameras: Mapping[str, str] = field(default_factory=dict)  # name of a camera's feature -> its topic
+    state: tuple[str, ...] = ()  # streams that form observation.state
+    action: tuple[str, ...] = ()  # streams that form action
+    task: str | None = None
+    fill: str | None = None  # of unknown numbers: nan (None), hold, or a number
+    codec: str | None = None  # of encoded frames; None: h264, and packets of any codec are copied if they fit
+    crf: int | None = None
+    gop: int = GOP
+
+    @property
+    def video(self) -> VideoSettings:
+        return VideoSettings(self.codec or "h264", self.crf, self.gop)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What to read of a recording; empty: everything."""
+        mapped = (*self.state, *self.action)
+        return (*self.topics, *mapped, *self.cameras.values()) if self.topics or mapped else ()
 
     def read_options(self, report: Report = lambda _: None) -> ReadOptions:
         """Return how to read a recording; raise InputError for options that do not fit."""
@@ -72,35 +105,57 @@ class ConversionResult:
     skipped: bool = False  # the output was up to date
     error: str | None = None
     notes: tuple[str, ...] = ()
+    lost: Mapping[str, int] = field(default_factory=dict)  # topic of a camera -> frames that cannot be decoded
 
 
 def align_recording(
     path: Path, settings: ConversionSettings, device: str = "cpu", report_note: Report | None = None
 ) -> list[Aligned]:
-    """Read a recording and align each of its episodes."""
+    """Read a recording and align each of its episodes, without cameras."""
+    return [episode.aligned for episode in _map_recording(path, settings, device, report_note)]
+
+
+def _map_recording(
+    path: Path, settings: ConversionSettings, device: str, report_note: Report | None = None
+) -> list[Mapped]:
+    """Read a recording, align each of its episodes, and choose the pictures of its cameras."""
     report = report_note or (lambda _: None)
     options = settings.read_options(report)
-    streams = rename_streams(
-        exclude_streams(readers.read(path, settings.topics, options), settings, path, report), settings
-    )
+    read, cameras = readers.read_recording(path, settings.words, options, with_cameras=bool(settings.cameras))
+    streams = rename_streams(exclude_streams(read, settings, path, report) if read else [], settings)
     names = [s.name for s in streams]
-    kinds = {n: check_kind(kind) for word, kind in settings.kinds.items() for n in match_names(names, word)}
+    known = [*names, *settings.cameras, *(c.name for c in cameras)]
+    kinds = {n: check_kind(kind) for word, kind in settings.kinds.items() for n in match_names(known, word)}
     chosen: list[Stream] = [replace(s, kind=kinds.get(s.name, s.kind)) for s in streams]
+    grouped = readers.group_episodes(chosen)
+    labels = list(dict.fromkeys((*grouped, *(c.episode for c in cameras))))
+    align_options = {
+        "hz": settings.hz,
+        "tolerance": settings.tolerance,
+        "span": settings.span,
+        "max_gap": settings.max_gap,
+        "sort": settings.sort,
+        "device": device,
+    }
     episodes = []
-    for episode in readers.group_episodes(chosen).values():
-        aligned_episode = align(
-            episode,
-            hz=settings.hz,
-            tolerance=settings.tolerance,
-            shifts={w: v for w, v in settings.shifts.items() if match_names(names, w)},
-            span=settings.span,
-            max_gap=settings.max_gap,
-            sort=settings.sort,
-            device=device,
+    for number, label in enumerate(labels):
+        own = choose_cameras([c for c in cameras if c.episode == label], settings.cameras, streams)
+        mapped = align_with_cameras(
+            grouped.get(label, []),
+            own,
+            kinds=settings.kinds,
+            shifts={w: v for w, v in settings.shifts.items() if match_names(known, w)},
+            episode=number,
+            options=align_options,
         )
-        for warning in aligned_episode.warnings:
+        for warning in mapped.aligned.warnings:
             report(warning)
-        episodes.append(aligned_episode)
+        aligned = map_numbers(mapped.aligned, settings.state, settings.action, settings.topics)
+        aligned = fill_unknown(aligned, settings.fill)
+        if settings.task is not None:
+            start = aligned.times[0].item() if len(aligned.times) else 0.0
+            aligned = replace(aligned, info=replace(aligned.info, tasks=((start, settings.task),)))
+        episodes.append(Mapped(aligned, mapped.requests))
     return episodes
 
 
@@ -138,6 +193,10 @@ def convert(
 ) -> ConversionResult:
     """Convert one recording to one file; after an error an existing file is unchanged."""
     _check_outputs([path], [out])
+    if settings.cameras:
+        raise InputError(
+            f"--camera writes videos, which only a LeRobot dataset holds, not {form}; give --format lerobot."
+        )
     key = build_key([path], settings)
     if not force and out.exists() and writers.read_meta(out, form) == key:
         return ConversionResult(path, out, skipped=True)
@@ -156,11 +215,20 @@ def convert_many(
     *,
     force: bool = False,
     device: str = "cpu",
+    append: bool = False,
     each: Callable[[ConversionResult], None] = lambda _: None,
+    advance: Callable[[float], None] = lambda _: None,
 ) -> list[ConversionResult]:
-    """Convert recordings to one file each in the folder `out`, or to one LeRobot dataset. Failures do not stop it."""
+    """Convert recordings to one file each in the folder `out`, or to one LeRobot dataset. Failures do not stop it.
+
+    `append` adds to an existing LeRobot dataset. `advance` takes the share of a recording's cameras that is read.
+    """
     if form == "lerobot":
-        return _convert_to_dataset(paths, out, settings, force=force, device=device, each=each)
+        return _convert_to_dataset(
+            paths, out, settings, force=force, device=device, append=append, each=each, advance=advance
+        )
+    if append:
+        raise InputError(f"--append adds to a LeRobot dataset, and this is {form}; give --format lerobot.")
     if out.exists() and not out.is_dir():
         raise InputError(f"'{out}' is a file, and {len(paths)} recordings need a folder; choose another name.")
     targets = [out / f"{name}{writers.FORMATS[form]}" for name in output_names(paths)]
@@ -185,7 +253,8 @@ def build_key(paths: Sequence[Path], settings: ConversionSettings) -> dict[str, 
         changed = max((s.st_mtime_ns for s in stats), default=0)
         inputs.append({"name": path.name, "bytes": sum(s.st_size for s in stats), "changed_ns": changed})
     plain = asdict(settings)
-    return {"inputs": inputs, "settings": {**plain, "topics": list(settings.topics), "exclude": list(settings.exclude)}}
+    as_json = {name: list(value) if isinstance(value, tuple) else value for name, value in plain.items()}
+    return {"inputs": inputs, "settings": as_json}
 
 
 def output_names(paths: Sequence[Path]) -> list[str]:
@@ -211,17 +280,24 @@ def _convert_to_dataset(
     *,
     force: bool,
     device: str,
+    append: bool,
     each: Callable[[ConversionResult], None],
+    advance: Callable[[float], None],
 ) -> list[ConversionResult]:
     """Write one LeRobot folder. Resampled inputs stay in chunks beside it until every input succeeded.
 
     The number of a chunk is a hash of its input and settings, so only new or changed inputs are read again.
     """
     _check_outputs(paths, [out])
+    check_camera_names(settings.cameras)
+    parse_fill(settings.fill)
     key = build_key(paths, settings)
-    previous_key = None if force else writers.read_meta(out, "lerobot")
-    if previous_key == {**key, "failed": []}:
-        results = [ConversionResult(path, out, skipped=True) for path in paths]
+    previous = None if force else writers.read_meta(out, "lerobot")
+    known = [] if previous is None else [previous, *(previous.get("appended", []) if append else [])]
+    finished = next((k for k in known if {n: k.get(n) for n in (*key, "failed")} == {**key, "failed": []}), None)
+    if finished is not None:
+        lost = finished.get("lost", {})
+        results = [ConversionResult(path, out, skipped=True, lost=lost.get(str(path), {})) for path in paths]
         for result in results:
             each(result)
         return results
@@ -233,21 +309,25 @@ def _convert_to_dataset(
         ready = set(chunks.done())
         for number, path in zip(numbers, paths, strict=True):
             skipped = ConversionResult(path, out, skipped=True)
-            results.append(skipped if number in ready else _write_chunk(chunks, number, path, out, settings, device))
+            media = _media_folder(store, number)
+            if number in ready and (not settings.cameras or (media / MEDIA).exists()):
+                results.append(replace(skipped, lost=_sum_lost(media)) if settings.cameras else skipped)
+            else:
+                results.append(_write_chunk(chunks, number, path, out, settings, device, media, advance))
             each(results[-1])
         ready = set(chunks.done())
-        loaded = [
-            (path, npz.load(chunks.file(number)))
-            for number, path in zip(numbers, paths, strict=True)
-            if number in ready
-        ]
+        usable = [(n, p) for n, p, r in zip(numbers, paths, results, strict=True) if n in ready and not r.error]
+        loaded = [(path, npz.load(chunks.file(number))) for number, path in usable]
     episodes = [e for _, parts in loaded for e in parts]
     failed = [str(r.input) for r in results if r.error]
+    lost = {str(r.input): dict(r.lost) for r in results if r.lost}
     try:
         if episodes:
             writers.check_columns(episodes, [f"'{path}'" for path, parts in loaded for _ in parts])
             results = [_add_missing(r, loaded) for r in results]
-            writers.write(out, episodes, "lerobot", {**key, "failed": failed})
+            cameras = [e for number, _ in usable for e in _load_episodes(_media_folder(store, number))]
+            meta = {**key, "failed": failed, "lost": lost}
+            lerobot.write(out, episodes, meta, media=cameras if settings.cameras else None, append=append)
     except InputError:
         discard_dir(store)  # these recordings cannot form a dataset; the chunks are useless
         raise
@@ -295,16 +375,83 @@ def _create_folder(folder: Path) -> None:
 
 
 def _write_chunk(
-    chunks: ChunkSet, number: int, path: Path, out: Path, settings: ConversionSettings, device: str
+    chunks: ChunkSet,
+    number: int,
+    path: Path,
+    out: Path,
+    settings: ConversionSettings,
+    device: str,
+    media: Path,
+    advance: Callable[[float], None],
 ) -> ConversionResult:
     notes: list[str] = []
+    lost: dict[str, int] = {}
     try:
-        episodes = align_recording(path, settings, device, notes.append)
+        mapped = _map_recording(path, settings, device, notes.append)
+        episodes = [m.aligned for m in mapped]
+        if settings.cameras:
+            written = _write_cameras(mapped, settings, media, advance)
+            episodes = [add_valid(a, w.valid) for a, w in zip(episodes, written, strict=True)]
+            lost = _sum_lost(media)
+            totals = Counter(
+                {r.camera.name: len(r.camera) for m in mapped for r in {q.camera.name: q for q in m.requests}.values()}
+            )
+            reasons = {name: why for w in written for name, why in w.reasons.items()}
+            notes += [note for w in written for note in w.notes]
+            notes += [
+                f"{name}: {count} of {totals[name]} frames cannot be decoded ({reasons[name]}); the frame before each "
+                "is held, and marked as not valid."
+                for name, count in lost.items()
+            ]
+    except StoreError:
+        raise
     except RidgelineError as error:
         return ConversionResult(path, out, error=str(error))
     with chunks.writing(number) as tmp:
         npz.save(tmp, episodes, {})
-    return _summarize(path, out, episodes, notes)
+    return replace(_summarize(path, out, episodes, notes), lost=lost)
+
+
+def _write_cameras(
+    mapped: Sequence[Mapped], settings: ConversionSettings, folder: Path, advance: Callable[[float], None]
+) -> list[Written]:
+    """Write the cameras of all episodes of a recording into a folder that is complete or does not exist."""
+    out = []
+    with publish_dir(folder) as tmp:
+        for number, episode in enumerate(mapped):
+            written = write_media(
+                episode.requests,
+                tmp,
+                settings.hz,
+                settings.video,
+                choose_codec=settings.codec is not None,
+                advance=partial(_advance_episode, advance, number, len(mapped)),
+            )
+            out.append(written)
+        save_media(tmp / MEDIA, out)
+    return out
+
+
+def _advance_episode(advance: Callable[[float], None], number: int, episodes: int, share: float) -> None:
+    advance((number + share) / episodes)
+
+
+def _media_folder(store: Path, number: int) -> Path:
+    return store / f"media-{number}"
+
+
+def _load_episodes(folder: Path) -> list[lerobot.EpisodeMedia]:
+    if not (folder / MEDIA).exists():
+        return []
+    return [lerobot.EpisodeMedia(folder, written.media) for written in load_media(folder / MEDIA)]
+
+
+def _sum_lost(folder: Path) -> dict[str, int]:
+    """Return the lost frames of a recording by topic, over all episodes."""
+    lost: Counter[str] = Counter()
+    for written in load_media(folder / MEDIA):
+        lost.update(written.lost)
+    return dict(lost)
 
 
 def _summarize(path: Path, out: Path, episodes: Sequence[Aligned], notes: Sequence[str]) -> ConversionResult:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ import numpy as np
 from ridgeline.errors import InputError, unknown
 from ridgeline.trajectory import readers
 from ridgeline.trajectory.columns import match_names
+from ridgeline.trajectory.frames import FrameDataset
 from ridgeline.trajectory.readers import ReadOptions
 from ridgeline.trajectory.sample import (
     KindChoice,
@@ -60,6 +61,11 @@ class TrajectoryDataset:
              `readers.ReadOptions`
     memory   bytes of recordings that each process caches (default: 1 GiB)
 
+    With `delta_timestamps` the source is a LeRobot folder, and an item is a dict as LeRobot's own loader gives it: one
+    frame of every camera (float32 [C, H, W] in 0 … 1; `images="uint8"`: 0 … 255), the numbers, and `task`. A feature in
+    `delta_timestamps` has its values at these offsets in seconds, [T, …], with `FEATURE_is_pad` [T]. Frames are decoded
+    when needed.
+
     The first recording decides the columns; a recording that lacks a column raises InputError. A file is read when an
     item of it is requested. With windows, or if the format can hold several episodes, every file is also read once at
     the start to count its items.
@@ -81,7 +87,21 @@ class TrajectoryDataset:
         unit: str | None = None,
         stamps: str = "auto",
         memory: int = CACHE_BYTES,
+        delta_timestamps: Mapping[str, Sequence[float]] | None = None,
+        images: str = "float32",
     ) -> None:
+        self._frames: FrameDataset | None = None
+        self._files: list[Path] = []
+        self.layout = Layout((), (), ())
+        self.warnings: tuple[str, ...] = ()  # streams left out, and why
+        if delta_timestamps is not None:
+            if not _is_path(source):
+                raise InputError("delta_timestamps needs one LeRobot folder; give its path.")
+            if window is not None or topics is not None:
+                raise InputError("delta_timestamps chooses frames by itself; leave window= and topics= out.")
+            self._frames = FrameDataset(source, delta_timestamps, images)
+            self._files = [Path(source)]
+            return
         if span not in SPANS:
             raise unknown("span", span, SPANS)
         if stride is not None and window is None:
@@ -91,7 +111,6 @@ class TrajectoryDataset:
         self._options, self._memory = ReadOptions(fps, clock, unit, stamps=stamps), memory
         self._cache: OrderedDict[int, list[Sample]] = OrderedDict()
         self._cached_bytes: dict[int, int] = {}  # by cached recording
-        self._files: list[Path] = []
         self._trajectories: list[list[Stream]] = []
         if _is_path(source) or (isinstance(source, Sequence) and source and all(map(_is_path, source))):
             self._files = [
@@ -99,15 +118,15 @@ class TrajectoryDataset:
             ]
         else:
             self._trajectories = list(_iterate_trajectories(source, unit))
-        self.layout = Layout((), (), ())
-        self.warnings: tuple[str, ...] = ()  # streams left out, and why
         self._read_layout(kind)
         self._list_items(duration_to_ns("stride", stride) or self._window, partial)
 
     def __len__(self) -> int:
-        return len(self._items)
+        return len(self._items if self._frames is None else self._frames)
 
-    def __getitem__(self, index: int) -> Sample:
+    def __getitem__(self, index: int) -> Any:
+        if self._frames is not None:
+            return self._frames[index]
         if not -len(self) <= index < len(self):
             raise IndexError(f"item {index} of {len(self)}")
         index = int(index) % len(self)
@@ -141,9 +160,12 @@ class TrajectoryDataset:
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle without the cache: a spawned worker reads the files that it needs."""
-        return {**self.__dict__, "_cache": OrderedDict(), "_cached_bytes": {}}
+        cache: dict[str, Any] = {} if self._frames is not None else {"_cache": OrderedDict(), "_cached_bytes": {}}
+        return {**self.__dict__, **cache}
 
     def __repr__(self) -> str:
+        if self._frames is not None:
+            return f"TrajectoryDataset({len(self)} frames of '{self._files[0]}')"
         origin = (
             f"{len(self._files)} recordings" if self._files else f"{len(self._trajectories)} trajectories from memory"
         )

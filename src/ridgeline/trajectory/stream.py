@@ -237,6 +237,12 @@ class StreamStats:
     duplicates: int
     backward: int  # stamps earlier than the one before
     episode: str = ""
+    type: str = "number"  # or image: a camera
+    codec: str | None = None  # of a camera: jpeg, h264, or the encoding of its pixels
+    width: int | None = None
+    height: int | None = None
+    drops: int | None = None  # pictures that are missing at the camera's rate
+    faults: int | None = None  # pictures that cannot be decoded, by their headers
 
 
 def describe_stream(stream: Stream) -> StreamStats:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import InputError, RidgelineError
+from ridgeline.trajectory.cameras import Camera
 from ridgeline.trajectory.columns import match_names
 from ridgeline.trajectory.readers.portions import Portion, read_rlds_episode, split_rlds
 from ridgeline.trajectory.readers.streams import (
@@ -22,6 +23,7 @@ from ridgeline.trajectory.readers.streams import (
     LeftOut,
     ReadOptions,
     describe_error,
+    match_any,
     match_streams,
     read_head,
 )
@@ -39,6 +41,7 @@ __all__ = [
     "read",
     "read_rlds_episode",
     "split_rlds",
+    "read_recording",
 ]
 
 # module -> (name of the format, suffixes); tried in this order, formats with magic bytes before text formats
@@ -56,7 +59,18 @@ FORMATS: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 def read(path: str | Path, topics: Sequence[str] | None = None, options: ReadOptions | None = None) -> list[Stream]:
-    """Return the streams of a recording.
+    """Return the streams of numbers of a recording; see `read_recording`."""
+    return read_recording(path, topics, options, with_cameras=False)[0]
+
+
+def read_recording(
+    path: str | Path,
+    topics: Sequence[str] | None = None,
+    options: ReadOptions | None = None,
+    *,
+    with_cameras: bool = True,
+) -> tuple[list[Stream], list[Camera]]:
+    """Return the streams and the cameras of a recording.
 
     `topics` chooses streams by name, by topic (`imu` matches `imu/gyro`) or by pattern (`imu*`). The name of a column
     chooses its complete stream (`pos_x` of a table chooses `pos` with x, y and z): a quaternion's w cannot be
@@ -66,13 +80,16 @@ def read(path: str | Path, topics: Sequence[str] | None = None, options: ReadOpt
     name = detect_format(path)
     what = FORMATS[name][0]
     left_out: list[LeftOut] = []
+    cameras: list[Camera] = []
     forward = (options or ReadOptions()).leave_out
 
     def leave_out(item: LeftOut) -> None:
         left_out.append(item)
         forward(item)
 
-    options = replace(options or ReadOptions(), leave_out=leave_out)
+    options = replace(
+        options or ReadOptions(), leave_out=leave_out, add_camera=cameras.append if with_cameras else None
+    )
     try:
         with contextlib.redirect_stdout(io.StringIO()):  # some libraries print warnings to stdout
             streams: list[Stream] = _module(name).read(path, topics or None, options)
@@ -87,16 +104,16 @@ def read(path: str | Path, topics: Sequence[str] | None = None, options: ReadOpt
             f"'{path}' is a {what} that cannot be read to its end ({describe_error(error)}); "
             "it is truncated or damaged, copy it again."
         ) from error
-    if not streams:
+    if not streams and not cameras:
         reasons = "; ".join(f"{item.name} is left out ({item.reason})" for item in left_out[:3])
         raise InputError(
             f"'{path}' is a {what} without one numeric value; there is nothing to resample"
             f"{': ' + reasons if reasons else ''}."
         )
     if topics:
-        names = {n for word in topics for n in _match_topic(streams, word, path)}
-        streams = [s for s in streams if s.name in names]
-    return streams
+        names = {n for word in topics for n in _match_topic(streams, cameras, word, path)}
+        streams, cameras = [s for s in streams if s.name in names], [c for c in cameras if c.name in names]
+    return streams, cameras
 
 
 def detect_format(path: str | Path) -> str:
@@ -134,9 +151,12 @@ def group_episodes(streams: Sequence[Stream]) -> dict[str, list[Stream]]:
     return by_episode
 
 
-def _match_topic(streams: Sequence[Stream], word: str, path: Path) -> set[str]:
-    """Return the names of the streams that `word` matches; the error lists all streams."""
-    return match_streams(streams, word) or set(match_names([s.name for s in streams], word, f"topic in '{path}'"))
+def _match_topic(streams: Sequence[Stream], cameras: Sequence[Camera], word: str, path: Path) -> set[str]:
+    """Return the names of the streams and cameras that `word` matches; the error lists all."""
+    names = [*(s.name for s in streams), *(c.name for c in cameras)]
+    columns = match_streams(streams, word)
+    found = columns | {c.name for c in cameras if match_any(word, c.name)}
+    return found or set(match_names(names, word, f"topic in '{path}'"))
 
 
 def _module(name: str) -> Any:

@@ -50,7 +50,7 @@ def read(path: Path, topics: Sequence[str] | None = None, options: ReadOptions |
     episodes = np.asarray(table.column("episode_index"))
     stamps = np.asarray(table.column("timestamp")).astype(np.float64)
     frames = np.asarray(table.column("frame_index")) if "frame_index" in table.column_names else None
-    texts = _read_tasks(path)
+    texts = read_tasks(path)
     tasks = np.asarray(table.column("task_index")) if "task_index" in table.column_names and texts else None
     robot_type = str(info.get("robot_type") or "")
     names = {name: _column_names(name, values, info.get("features", {})) for name, (values, _) in columns.items()}
@@ -77,7 +77,7 @@ def _exact_times(stamps: Array, frames: Array | None, fps: float | None) -> Arra
     return np.asarray(ticks, np.int64)
 
 
-def _read_tasks(path: Path) -> dict[int, str]:
+def read_tasks(path: Path) -> dict[int, str]:
     """Return the texts of the tasks by index, from meta/tasks.parquet (v3) or meta/tasks.jsonl (v2)."""
     table_file, lines_file = path / "meta/tasks.parquet", path / "meta/tasks.jsonl"
     if table_file.is_file():

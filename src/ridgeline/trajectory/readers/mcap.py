@@ -8,12 +8,15 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import MissingExtra
+from ridgeline.trajectory.pictures import Picture
+from ridgeline.trajectory.readers.images import ImageTopic, holds_images, read_picture
 from ridgeline.trajectory.readers.messages import DecodeFailures, Topic, build_message_streams
 from ridgeline.trajectory.readers.streams import (
     ReadOptions,
@@ -39,6 +42,7 @@ def read(path: Path, topics: Sequence[str] | None = None, options: ReadOptions |
     except ImportError:
         raise MissingExtra("reading MCAP files", "robot") from None
     by_topic: dict[str, Topic] = {}
+    images: dict[str, ImageTopic] = {}
     decoders: dict[int, Callable[[bytes], Any] | None] = {}
     undecodable: dict[str, str] = {}  # topics without a decoder, and why
     failures = DecodeFailures()
@@ -55,17 +59,52 @@ def read(path: Path, topics: Sequence[str] | None = None, options: ReadOptions |
             decode = decoders[channel.id]
             if decode is None:
                 continue
+            is_image = schema is not None and holds_images(schema.name)
+            if is_image and options.add_camera is None and channel.topic in images:
+                continue  # one message is enough to say that they are left out
             try:
                 decoded = decode(message.data)
             except Exception as error:  # each decoder has its own errors
-                failures.add(channel.topic, error)
+                if is_image:
+                    images.setdefault(channel.topic, ImageTopic(channel.topic)).add_failure(
+                        message.log_time, describe_error(error)
+                    )
+                else:
+                    failures.add(channel.topic, error)
+                continue
+            if is_image:
+                images.setdefault(channel.topic, ImageTopic(channel.topic)).add(decoded, message.log_time)
                 continue
             by_topic.setdefault(channel.topic, Topic(channel.topic)).add(decoded, message.log_time)
     for topic, why in undecodable.items():
         report_left_out(options, topic, {"": why})
     failures.report(options, by_topic)
-    choose_topics(dict.fromkeys([*by_topic, *undecodable, *failures]), topics, path)
-    return build_message_streams(by_topic.values(), options, path)
+    choose_topics(dict.fromkeys([*by_topic, *images, *undecodable, *failures]), topics, path)
+    return build_message_streams(by_topic.values(), options, path, images, partial(_take_pictures, path))
+
+
+def _take_pictures(path: Path, topics: Collection[str]) -> Iterator[tuple[str, int, Picture]]:
+    """Iterate over (topic, number, picture) of camera topics, numbered as `read` counts them."""
+    import mcap.reader
+
+    counts = dict.fromkeys(topics, -1)
+    decoders: dict[int, Callable[[bytes], Any] | None] = {}
+    with path.open("rb") as file:
+        summary = _summary(mcap.reader.make_reader(file))
+        for schema, channel, message in _messages(mcap.reader, file, summary, set(topics), ReadOptions(), path):
+            if channel.topic not in counts or schema is None or not holds_images(schema.name):
+                continue
+            if channel.id not in decoders:
+                decoders[channel.id], _ = _find_decoder(channel.message_encoding, schema)
+            decode = decoders[channel.id]
+            if decode is None:
+                continue
+            counts[channel.topic] += 1
+            try:
+                picture = read_picture(decode(message.data))
+            except Exception:  # noqa: S112 (`read` counted it as faulty)
+                continue
+            yield channel.topic, counts[channel.topic], picture
 
 
 def _summary(reader: Any) -> Any:
@@ -87,12 +126,13 @@ def _messages(
     from mcap.exceptions import McapError
 
     file.seek(0)
-    if summary is not None:
+    if summary is not None and summary.chunk_indexes:  # without chunks, sorting would load the whole file
         yield from library.make_reader(file).iter_messages(topics=sorted(chosen_topics or ()))
         return
     count = 0
     try:
-        for item in library.NonSeekingReader(file).iter_messages(log_time_order=False):
+        wanted = None if chosen_topics is None else sorted(chosen_topics)
+        for item in library.NonSeekingReader(file).iter_messages(topics=wanted, log_time_order=False):
             count += 1
             yield item
     except (McapError, struct.error, ValueError, OSError):

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -32,6 +32,11 @@ from ridgeline.trajectory.readers.streams import (
 )
 from ridgeline.trajectory.stream import Array, Stream
 
+if TYPE_CHECKING:
+    from ridgeline.trajectory.cameras import Take
+    from ridgeline.trajectory.readers.images import ImageTopic
+
+NO_CAMERAS = "images (--camera NAME=TOPIC takes them into a LeRobot dataset)"
 SAME_CLOCK_S = 60.0  # with a larger distance, header stamp and log time are of different clocks
 _STAMPS = (("header", "stamp"), ("timestamp",), ("stamp",))
 _JOINT_NAMES = ("name", "names", "joint_names")
@@ -107,7 +112,7 @@ class MessageColumns:
             self._find_fields(message)
         self._log_times.append(logged_ns)
         if self._get_stamp is not None:
-            self._stamps.append(_get_or(self._get_stamp, message, None))
+            self._stamps.append(get_or(self._get_stamp, message, None))
         order = self._find_order(names)
         for path, get in self._getters.items():
             try:
@@ -178,7 +183,7 @@ class MessageColumns:
         for path, keys in _mappings(message):
             self._keys[path] = self._keys.get(path, frozenset()) | keys
         if not len(self):
-            self._get_stamp = _find_stamp(message)
+            self._get_stamp = find_stamp(message)
 
     def _find_order(self, names: Sequence[str]) -> list[int] | None:
         """Return the positions of this part's joints in a message whose joints have another order."""
@@ -223,8 +228,16 @@ class DecodeFailures:
                 report_left_out(options, topic, {"": reason})
 
 
-def build_message_streams(topics: Iterable[Topic], options: ReadOptions, path: object) -> list[Stream]:
+def build_message_streams(
+    topics: Iterable[Topic],
+    options: ReadOptions,
+    path: object,
+    images: Mapping[str, ImageTopic] | None = None,
+    take: Take | None = None,
+) -> list[Stream]:
     """Return the streams of all topics, with the stamps that `options.stamps` chooses.
+
+    Topics with images become cameras, for `options.add_camera`; `take` reads their pictures again.
 
     header  the stamps of the headers; topics without them are left out
     log     the times of logging
@@ -241,13 +254,24 @@ def build_message_streams(topics: Iterable[Topic], options: ReadOptions, path: o
             fields = part.build_columns(name, options)
             if fields:
                 parts[name], columns[name] = part, fields
-    times = _choose_times(parts, options)
-    if parts and not times:
+    cameras = dict(images or {})
+    if options.add_camera is None:
+        for name in cameras:
+            report_left_out(options, name, {"": NO_CAMERAS})
+        cameras = {}
+    times = _choose_times({**parts, **cameras}, options)
+    if (parts or cameras) and not times:
         raise InputError(f"no topic in '{path}' has header stamps; --stamps log uses the times of logging.")
+    for name in [name for name in cameras if name in times]:
+        camera = cameras[name].build_camera(times.pop(name), take) if take is not None else None
+        if camera is None:
+            report_left_out(options, name, {"": f"none of its {len(cameras[name])} messages holds a picture"})
+        elif options.add_camera is not None:
+            options.add_camera(camera)
     return [s for name, clock in times.items() for s in parts[name].build_streams(name, clock, columns[name])]
 
 
-def _choose_times(parts: Mapping[str, MessageColumns], options: ReadOptions) -> dict[str, Array]:
+def _choose_times(parts: Mapping[str, MessageColumns | ImageTopic], options: ReadOptions) -> dict[str, Array]:
     """Return the stamps of each part; parts without the requested stamps are left out."""
     logged = {name: part.logged for name, part in parts.items()}
     if options.stamps == "log":
@@ -343,7 +367,7 @@ def _find_split(message: Any) -> Callable[[Any], Iterable[tuple[Any, Any, Sequen
         if path[-1] in _JOINT_NAMES and _is_name_list(get(message)):
 
             def split_joints(message: Any, get: Callable[[Any], Any] = get) -> Iterator[tuple[Any, Any, Sequence[str]]]:
-                names = _get_or(get, message, ())
+                names = get_or(get, message, ())
                 joints = tuple(names) if _is_name_list(names) else ()
                 yield frozenset(joints), message, joints
 
@@ -450,17 +474,17 @@ def _getter(message: Any, path: Sequence[str]) -> Callable[[Any], Any]:
 
 
 def _get_path(message: Any, *path: str) -> Any:
-    return _get_or(_getter(message, path), message, None)
+    return get_or(_getter(message, path), message, None)
 
 
 def _first(value: Any) -> Any:
     return value[0] if _is_list(value) and len(value) else value
 
 
-def _find_stamp(message: Any) -> Callable[[Any], int] | None:
+def find_stamp(message: Any) -> Callable[[Any], int] | None:
     for path in _STAMPS:
         get = _getter(message, path)
-        stamp = _get_or(get, message, None)
+        stamp = get_or(get, message, None)
         names = _members(stamp) if stamp is not None else None
         if names and names[0] in ("sec", "seconds", "secs"):
             seconds, fraction = _getter(stamp, names[:1]), _getter(stamp, names[1:2])
@@ -475,7 +499,7 @@ def _find_stamp(message: Any) -> Callable[[Any], int] | None:
     return None
 
 
-def _get_or(get: Callable[[Any], Any], message: Any, missing: Any) -> Any:
+def get_or(get: Callable[[Any], Any], message: Any, missing: Any) -> Any:
     try:
         return get(message)
     except _ABSENT:

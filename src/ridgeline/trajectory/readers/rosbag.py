@@ -5,12 +5,21 @@ ridgeline streams drive.bag
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from ridgeline.errors import InputError, MissingExtra
+from ridgeline.trajectory.pictures import Picture
+from ridgeline.trajectory.readers.images import ImageTopic, holds_images, read_picture
 from ridgeline.trajectory.readers.messages import DecodeFailures, Topic, build_message_streams
-from ridgeline.trajectory.readers.streams import ReadOptions, choose_topics, read_head, report_left_out
+from ridgeline.trajectory.readers.streams import (
+    ReadOptions,
+    choose_topics,
+    describe_error,
+    read_head,
+    report_left_out,
+)
 from ridgeline.trajectory.stream import Stream
 
 MAGIC = b"#ROSBAG V"
@@ -39,6 +48,7 @@ def read(path: Path, topics: Sequence[str] | None = None, options: ReadOptions |
             raise InputError(f"'{path}' is part of a ROS 2 bag whose {_METADATA} is missing; give the complete folder.")
         path = path.parent
     by_topic: dict[str, Topic] = {}
+    images: dict[str, ImageTopic] = {}
     undefined_types: set[str] = set()
     failures = DecodeFailures()
     # Bags from before Iron have no message definitions; the standard messages did not change since.
@@ -47,6 +57,9 @@ def read(path: Path, topics: Sequence[str] | None = None, options: ReadOptions |
         for connection, logged, raw in bag.messages([c for c in bag.connections if c.topic in chosen_topics]):
             if connection.msgtype in undefined_types:
                 continue
+            is_image = holds_images(connection.msgtype)
+            if is_image and options.add_camera is None and connection.topic in images:
+                continue  # one message is enough to say that they are left out
             try:
                 message = bag.deserialize(raw, connection.msgtype)
             except KeyError:
@@ -56,8 +69,38 @@ def read(path: Path, topics: Sequence[str] | None = None, options: ReadOptions |
                 )
                 continue
             except Exception as error:  # damaged bytes can raise any error
-                failures.add(connection.topic, error)
+                if is_image:
+                    images.setdefault(connection.topic, ImageTopic(connection.topic)).add_failure(
+                        logged, describe_error(error)
+                    )
+                else:
+                    failures.add(connection.topic, error)
+                continue
+            if is_image:
+                images.setdefault(connection.topic, ImageTopic(connection.topic)).add(message, logged)
                 continue
             by_topic.setdefault(connection.topic, Topic(connection.topic)).add(message, logged)
     failures.report(options, by_topic)
-    return build_message_streams(by_topic.values(), options, path)
+    return build_message_streams(by_topic.values(), options, path, images, partial(_take_pictures, path))
+
+
+def _take_pictures(path: Path, topics: Collection[str]) -> Iterator[tuple[str, int, Picture]]:
+    """Iterate over (topic, number, picture) of camera topics, numbered as `read` counts them."""
+    from rosbags.highlevel import AnyReader
+    from rosbags.typesys import Stores, get_typestore
+
+    counts = dict.fromkeys(topics, -1)
+    with AnyReader([path], default_typestore=get_typestore(Stores.ROS2_HUMBLE)) as bag:
+        chosen = [c for c in bag.connections if c.topic in counts and holds_images(c.msgtype)]
+        for connection, _, raw in bag.messages(chosen):
+            try:
+                message = bag.deserialize(raw, connection.msgtype)
+            except Exception:  # `read` counted it as faulty
+                counts[connection.topic] += 1
+                continue
+            counts[connection.topic] += 1
+            try:
+                picture = read_picture(message)
+            except (AttributeError, KeyError, TypeError, ValueError):
+                continue
+            yield connection.topic, counts[connection.topic], picture

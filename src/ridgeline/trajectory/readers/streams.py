@@ -12,13 +12,16 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ridgeline.errors import InputError, unknown
 from ridgeline.trajectory.columns import group_columns
 from ridgeline.trajectory.stream import NS, Array, Stream, number_columns, to_stamps
+
+if TYPE_CHECKING:
+    from ridgeline.trajectory.cameras import Camera
 
 WIDEST = 256  # columns of one field; images and point clouds are wider
 MAX_DIMENSIONS = 3  # of a field with its samples; images have more
@@ -70,6 +73,7 @@ class ReadOptions:
     encoding: str | None = None  # of a text table; None: UTF-8, or UTF-16 by its first bytes
     delimiter: str | None = None  # of a text table; None: guessed from its header
     comment: str | None = None  # lines of a text table that begin with this are skipped
+    add_camera: Callable[[Camera], None] | None = field(default=None, compare=False)  # receives cameras; None: no one
 
     def __post_init__(self) -> None:
         if self.stamps not in STAMPS:
@@ -194,7 +198,7 @@ def choose_columns(known: Iterable[str], words: Sequence[str] | None) -> set[str
 
 def match_streams(streams: Iterable[Stream], word: str) -> set[str]:
     """Return the names of the streams that `word` matches, by stream name or by column name; may be empty."""
-    return {s.name for s in streams if any(_matches(word, label) for label in (s.name, *s.columns))}
+    return {s.name for s in streams if any(match_any(word, label) for label in (s.name, *s.columns))}
 
 
 def to_numeric(values: Sequence[Any] | Array) -> Array | str:
@@ -241,7 +245,8 @@ def _can_stack(parts: Sequence[Array]) -> bool:
     return all(p.ndim == 1 for p in parts) and (len(kinds) == 1 or ("f" in type_kinds and "b" not in type_kinds))
 
 
-def _matches(word: str, name: str) -> bool:
+def match_any(word: str, name: str) -> bool:
+    """Whether a word names a stream: its name, a topic above it, or a pattern."""
     return name == word or name.startswith(f"{word}/") or fnmatch.fnmatchcase(name, word)
 
 

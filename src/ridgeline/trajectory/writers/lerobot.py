@@ -1,4 +1,5 @@
-"""A LeRobot v3.0 dataset: meta/{info.json, stats.json, tasks.parquet, episodes/}, data/chunk-000/file-000.parquet.
+"""A LeRobot v3.0 dataset: meta/{info.json, stats.json, tasks.parquet, episodes/}, data/chunk-000/file-000.parquet,
+videos/FEATURE/chunk-000/file-000.mp4.
 
 Each stream is a feature: `actions` becomes `action`, all others `observation.NAME`; features of a LeRobot dataset keep
 their names, tasks and type of robot. Features cannot be null, so masked
@@ -8,29 +9,46 @@ values are NaN (integers with masked values become float32).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ridgeline.errors import InputError, MissingExtra
-from ridgeline.store import publish_dir, read_manifest
+from ridgeline.store import MANIFEST, publish_dir, read_manifest, write_manifest
+from ridgeline.trajectory.media import Media
+from ridgeline.trajectory.readers.lerobot import read_tasks
 from ridgeline.trajectory.stream import Aligned, Array
+from ridgeline.trajectory.videos import DEPTH_ROWS, QUANTILES, join_videos, link_file
 from ridgeline.trajectory.writers import table
 
 VERSION = "v3.0"
-FILE = "chunk-000/file-000.parquet"
+CHUNK = 1000  # files in a folder
+DATA_MB = 100  # of a data file; an episode is never split
+VIDEO_MB = 200
+VIDEO_PATH = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
 TASK = "resampled"
-QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 
 
-def write(path: Path, episodes: Sequence[Aligned], meta: dict[str, Any]) -> None:
+def write(
+    path: Path,
+    episodes: Sequence[Aligned],
+    meta: dict[str, Any],
+    *,
+    media: Sequence[EpisodeMedia] | None = None,
+    append: bool = False,
+) -> None:
+    """Write the episodes with their cameras; with `append`, add them to the dataset at `path`."""
     try:
         import pyarrow as arrow
         import pyarrow.parquet as parquet
     except ImportError:
         raise MissingExtra("writing LeRobot datasets", "robot") from None
+    before = read_existing(path) if append and path.exists() else NOTHING
     rates = {e.hz for e in episodes}
     rate = rates.pop() if len(rates) == 1 else None
     if rate is None:
@@ -40,43 +58,322 @@ def write(path: Path, episodes: Sequence[Aligned], meta: dict[str, Any]) -> None
     features, labels = _features(episodes, known), table.merge_labels(episodes)
     lengths = [len(e.times) for e in episodes]
     tasks = [_frame_tasks(e) for e in episodes]
-    texts = list(dict.fromkeys(text for frames in tasks for text in frames)) or [TASK]
-    task_index = np.array([texts.index(text) for frames in tasks for text in frames], np.int64)
-    counts = _bookkeeping(lengths, fps, task_index)
+    texts = list(dict.fromkeys((*before.tasks, *(text for frames in tasks for text in frames)))) or [TASK]
+    index_by_text = {text: i for i, text in enumerate(texts)}
+    task_index = np.array([index_by_text[text] for frames in tasks for text in frames], np.int64)
+    counts = _bookkeeping(lengths, fps, task_index, before)
+    cameras = _describe_cameras(media or [], len(episodes), fps)
     robots = {e.info.robot_type for e in episodes}
     columns = {name: values for name, (_, values) in features.items()}
     info = {
         "codebase_version": VERSION,
         "robot_type": (robots.pop() or None) if len(robots) == 1 else None,
-        "total_episodes": len(episodes),
-        "total_frames": sum(lengths),
+        "total_episodes": before.episodes + len(episodes),
+        "total_frames": before.frames + sum(lengths),
         "total_tasks": len(texts),
-        "chunks_size": 1000,
-        "data_files_size_in_mb": 100,
-        "video_files_size_in_mb": 200,
+        "chunks_size": CHUNK,
+        "data_files_size_in_mb": DATA_MB,
+        "video_files_size_in_mb": VIDEO_MB,
         "fps": fps,
-        "splits": {"train": f"0:{len(episodes)}"},
+        "splits": {"train": f"0:{before.episodes + len(episodes)}"},
         "data_path": "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet",
-        "video_path": None,
+        "video_path": VIDEO_PATH if any(c["dtype"] == "video" for c in cameras.values()) else None,
         "features": {
             **{
                 name: _feature(v, _column_names(stream, labels[stream], known))
                 for name, (stream, v) in features.items()
             },
+            **cameras,
             **{name: _feature(v, None) for name, v in counts.items()},
         },
     }
-    with publish_dir(path, meta) as tmp:
-        for name in (f"data/{FILE}", f"meta/episodes/{FILE}"):
-            (tmp / name).parent.mkdir(parents=True)
+    check_same_features(path, before.info, info)
+    if before.info is not None:
+        info = {**info, "robot_type": before.info.get("robot_type")}
+        if not (path / MANIFEST).exists():  # written by another program
+            write_manifest(path)
+    with publish_dir(path, {**meta, "appended": [*before.keys, meta]} if append else meta) as tmp:
+        if before.info is not None:
+            _link_tree(path, tmp)
         arrow_columns = {name: _arrow(arrow, v) for name, v in {**columns, **counts}.items()}
-        parquet.write_table(arrow.table(arrow_columns), tmp / "data" / FILE, compression="zstd")
-        rows = _episodes(lengths, [list(dict.fromkeys(frames)) for frames in tasks], {**columns, **counts})
-        parquet.write_table(arrow.table(rows), tmp / "meta" / "episodes" / FILE)
-        parquet.write_table(_tasks(arrow, texts), tmp / "meta" / "tasks.parquet")
-        (tmp / "meta" / "info.json").write_text(json.dumps(info, indent=4))
-        stats = {name: compute_stats(v) for name, v in {**columns, **counts}.items()}
-        (tmp / "meta" / "stats.json").write_text(json.dumps(stats, indent=4))
+        places = _write_data(tmp, arrow, parquet, arrow_columns, lengths, media, before)
+        rows = _episodes(lengths, [list(dict.fromkeys(frames)) for frames in tasks], {**columns, **counts}, before)
+        rows |= {"data/chunk_index": [p // CHUNK for p in places], "data/file_index": [p % CHUNK for p in places]}
+        rows |= _write_videos(tmp, media or [], fps, before)
+        new = {name: compute_stats(v) for name, v in {**columns, **counts}.items() if not is_valid_mask(name)}
+        for name in cameras:
+            parts = [_find_media(e, name).statistics for e in media or []]
+            rows |= {f"stats/{name}/{what}": [part[what] for part in parts] for what in parts[0]}
+            new[name] = merge_stats(parts)
+        target = tmp / f"meta/episodes/{_name_file(before.next_meta)}"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        parquet.write_table(arrow.table(rows), target)
+        _replace(tmp / "meta/tasks.parquet", lambda file: parquet.write_table(_tasks(arrow, texts), file))
+        stats = {name: merge_stats([before.stats[name], s]) if name in before.stats else s for name, s in new.items()}
+        _replace(tmp / "meta/info.json", lambda file: file.write_text(json.dumps(info, indent=4)))
+        _replace(tmp / "meta/stats.json", lambda file: file.write_text(json.dumps(stats, indent=4)))
+
+
+@dataclass(frozen=True)
+class EpisodeMedia:
+    """The cameras of one episode: the folder of their files, and what is in it."""
+
+    folder: Path
+    media: Sequence[Media]
+
+
+@dataclass(frozen=True)
+class Existing:
+    """What a dataset holds before episodes are added."""
+
+    info: Mapping[str, Any] | None = None
+    tasks: tuple[str, ...] = ()
+    episodes: int = 0
+    frames: int = 0
+    next_data: int = 0  # number of the next file: chunk * CHUNK + file
+    next_meta: int = 0
+    next_video: Mapping[str, int] = field(default_factory=dict)
+    stats: Mapping[str, Any] = field(default_factory=dict)
+    keys: tuple[Mapping[str, Any], ...] = ()  # the meta of what was written and added
+
+
+NOTHING = Existing()
+
+
+def read_existing(path: Path) -> Existing:
+    """Read what a LeRobot v3 dataset holds; raise InputError for anything else."""
+    try:
+        info = json.loads((path / "meta/info.json").read_text())
+        version, size = str(info["codebase_version"]), int(info.get("chunks_size", CHUNK))
+        episodes, frames = int(info["total_episodes"]), int(info["total_frames"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"'{path}' is no LeRobot dataset, so nothing can be added to it; leave --append out."
+        ) from error
+    if not version.startswith("v3") or size != CHUNK:
+        raise InputError(f"'{path}' is a LeRobot dataset of version {version}; --append adds to version 3 only.")
+    videos = {p.name: _count_files(p, "mp4") for p in sorted((path / "videos").glob("*")) if p.is_dir()}
+    stats_file = path / "meta/stats.json"
+    meta = read_meta(path) if (path / MANIFEST).exists() else None
+    return Existing(
+        info=info,
+        tasks=tuple(text for _, text in sorted(read_tasks(path).items())),
+        episodes=episodes,
+        frames=frames,
+        next_data=_count_files(path / "data", "parquet"),
+        next_meta=_count_files(path / "meta/episodes", "parquet"),
+        next_video=videos,
+        stats=json.loads(stats_file.read_text()) if stats_file.exists() else {},
+        keys=tuple((meta or {}).get("appended", [meta] if meta else [])),
+    )
+
+
+def check_same_features(path: Path, before: Mapping[str, Any] | None, info: Mapping[str, Any]) -> None:
+    """Refuse to add episodes with another rate or other features."""
+    if before is None:
+        return
+    if float(before["fps"]) != float(info["fps"]):
+        raise InputError(
+            f"'{path}' has {before['fps']} Hz, and the new episodes have {info['fps']}; give --hz {before['fps']}."
+        )
+    old, new = before["features"], info["features"]
+    for name in dict.fromkeys((*old, *new)):
+        if name not in new or name not in old:
+            text = (
+                f"'{path}' has no feature '{name}'"
+                if name not in old
+                else f"the new episodes lack '{name}' of '{path}'"
+            )
+            raise InputError(f"{text}; choose the same --camera, --state, --action and --topics as before.")
+        a, b = ((f["dtype"], list(f["shape"])) for f in (old[name], new[name]))
+        if a != b:
+            raise InputError(
+                f"'{name}' is {a[0]} {a[1]} in '{path}' and {b[0]} {b[1]} in the new episodes; resample alike."
+            )
+
+
+def _count_files(folder: Path, suffix: str) -> int:
+    """Return the number after that of the last file."""
+    last = -1
+    for file in folder.rglob(f"*.{suffix}"):
+        chunk, _, number = f"{file.parent.name}/{file.stem}".partition("/")
+        try:
+            last = max(last, int(chunk.rpartition("-")[2]) * CHUNK + int(number.rpartition("-")[2]))
+        except ValueError:
+            continue
+    return last + 1
+
+
+def _name_file(number: int, suffix: str = "parquet") -> str:
+    return f"chunk-{number // CHUNK:03d}/file-{number % CHUNK:03d}.{suffix}"
+
+
+def _link_tree(source: Path, target: Path) -> None:
+    """Give the files of a dataset second names in another folder, so that nothing is copied."""
+    for file in sorted(source.rglob("*")):
+        name = file.relative_to(source)
+        if file.is_dir():
+            (target / name).mkdir(parents=True, exist_ok=True)
+        elif str(name) != MANIFEST:
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            link_file(file, target / name)
+
+
+def _replace(file: Path, write: Callable[[Path], object]) -> None:
+    """Write a file anew: the old one may be linked to the dataset that is still there."""
+    file.unlink(missing_ok=True)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write(file)
+
+
+def _describe_cameras(media: Sequence[EpisodeMedia], episodes: int, fps: float) -> dict[str, Any]:
+    """Return the features of cameras; raise InputError if episodes differ in them."""
+    if not media:
+        return {}
+    out: dict[str, Any] = {}
+    for number, episode in enumerate(media):
+        for m in episode.media:
+            feature = _camera_feature(m, fps)
+            known = out.setdefault(m.feature, feature)
+            if known["shape"] != feature["shape"] or known["dtype"] != feature["dtype"]:
+                raise InputError(
+                    f"{m.feature} is {known['dtype']} {known['shape']} in episode 0 and {feature['dtype']} "
+                    f"{feature['shape']} in episode {number}; write recordings of other cameras to another dataset."
+                )
+    for number, episode in enumerate(media):
+        if missing := sorted(set(out) - {m.feature for m in episode.media}):
+            raise InputError(f"episode {number} has no {missing[0]}, which others have; leave one of them out.")
+    return out
+
+
+def _camera_feature(m: Media, fps: float) -> dict[str, Any]:
+    if m.kind == "depth":
+        return {"dtype": m.codec, "shape": [m.height, m.width], "names": ["height", "width"]}
+    info = {
+        "video.height": m.height,
+        "video.width": m.width,
+        "video.codec": "hevc" if m.codec == "h265" else m.codec,
+        "video.pix_fmt": m.pixels,
+        "video.is_depth_map": False,
+        "video.fps": fps,
+        "video.channels": 3,
+        "has_audio": False,
+    }
+    return {"dtype": "video", "shape": [m.height, m.width, 3], "names": ["height", "width", "channels"], "info": info}
+
+
+def _find_media(episode: EpisodeMedia, feature: str) -> Media:
+    return next(m for m in episode.media if m.feature == feature)
+
+
+def _write_data(
+    root: Path,
+    arrow: Any,
+    parquet: Any,
+    columns: Mapping[str, Any],
+    lengths: Sequence[int],
+    media: Sequence[EpisodeMedia] | None,
+    before: Existing,
+) -> list[int]:
+    """Write the rows of all episodes into files of about DATA_MB; return the number of each episode's file."""
+    table = arrow.table(dict(columns))
+    places: list[int] = []
+    number, start = before.next_data - 1, 0
+    writer: Any = None
+    with ExitStack() as stack:
+        file: Any = None
+        for episode, length in enumerate(lengths):
+            depths = [m for m in media[episode].media if m.kind == "depth"] if media else []
+            for rows in _add_depth(arrow, parquet, table.slice(start, length), depths, media, episode):
+                if writer is None or (file.tell() > DATA_MB * 1_000_000 and len(places) == episode):
+                    if writer is not None:
+                        writer.close()
+                    number += 1
+                    path = root / "data" / _name_file(number)
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    file = stack.enter_context(path.open("wb"))
+                    writer = stack.enter_context(parquet.ParquetWriter(file, rows.schema, compression="zstd"))
+                if len(places) == episode:
+                    places.append(number)
+                writer.write_table(rows)
+            start += length
+    return places
+
+
+def _add_depth(
+    arrow: Any, parquet: Any, rows: Any, depths: Sequence[Media], media: Sequence[EpisodeMedia] | None, episode: int
+) -> Iterator[Any]:
+    """Iterate over parts of an episode's rows with the columns of its depth cameras, a few images at a time."""
+    if not depths or media is None:
+        yield rows
+        return
+    parts = [parquet.ParquetFile(media[episode].folder / m.file).iter_batches(batch_size=DEPTH_ROWS) for m in depths]
+    start = 0
+    for batches in zip(*parts, strict=True):
+        part = rows.slice(start, len(batches[0]))
+        for m, batch in zip(depths, batches, strict=True):
+            part = part.append_column(m.feature, batch.column(0))
+        start += len(batches[0])
+        yield part
+
+
+def _write_videos(root: Path, media: Sequence[EpisodeMedia], fps: float, before: Existing) -> dict[str, list[Any]]:
+    """Join the videos of each camera; return the columns of the episodes' table that say where they lie."""
+    rows: dict[str, list[Any]] = {}
+    if not media:
+        return rows
+    for name in [m.feature for m in media[0].media if m.kind == "video"]:
+        first = before.next_video.get(name, 0)
+        sources = [(e.folder / _find_media(e, name).file, _find_media(e, name).frames) for e in media]
+        joined = join_videos(
+            sources,
+            Fraction(str(fps)),
+            VIDEO_MB * 1_000_000,
+            lambda number, name=name, first=first: root / f"videos/{name}" / _name_file(first + number, "mp4"),
+        )
+        rows |= {
+            f"videos/{name}/chunk_index": [(first + j.file) // CHUNK for j in joined],
+            f"videos/{name}/file_index": [(first + j.file) % CHUNK for j in joined],
+            f"videos/{name}/from_timestamp": [j.start_s for j in joined],
+            f"videos/{name}/to_timestamp": [j.end_s for j in joined],
+        }
+    return rows
+
+
+def is_valid_mask(feature: str) -> bool:
+    """Whether a feature says which frames of a camera are real. LeRobot takes all statistics under "image" for colours.
+
+    So such a feature has none.
+    """
+    return feature.endswith(".valid") and feature.startswith(("observation.images.", "observation.depth."))
+
+
+def merge_stats(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Combine statistics of parts, as LeRobot does: exactly, but for quantiles, which are means by count."""
+    if len(parts) == 1:
+        return dict(parts[0])
+    arrays = [{k: np.asarray(v, np.float64) for k, v in part.items()} for part in parts]
+    weights = np.array([float(a["count"].ravel()[0]) for a in arrays])
+    total = max(1.0, float(weights.sum()))
+
+    def average(values: Sequence[Array]) -> Array:
+        stacked = np.stack(values)
+        w = np.where(np.isnan(stacked), 0.0, weights.reshape(-1, *[1] * (stacked.ndim - 1)))
+        with np.errstate(invalid="ignore"):
+            out: Array = np.nansum(stacked * w, axis=0) / w.sum(axis=0)
+        return out
+
+    mean = average([a["mean"] for a in arrays])
+    spread = average([a["std"] ** 2 + (a["mean"] - mean) ** 2 for a in arrays])
+    out: dict[str, Array] = {
+        "min": np.fmin.reduce([a["min"] for a in arrays]),
+        "max": np.fmax.reduce([a["max"] for a in arrays]),
+        "mean": mean,
+        "std": np.sqrt(spread),
+        **{n: average([a[n] for a in arrays]) for n in QUANTILES if all(n in a for a in arrays)},
+    }
+    plain = {name: np.where(np.isnan(v), None, v).tolist() for name, v in out.items()}  # type: ignore[call-overload]
+    return {**plain, "count": [int(total)]}
 
 
 def _frame_tasks(episode: Aligned) -> list[str]:
@@ -154,33 +451,37 @@ def _features(episodes: Sequence[Aligned], known: Mapping[str, Sequence[str]]) -
     return features
 
 
-def _bookkeeping(lengths: Sequence[int], fps: float, task_index: Array) -> dict[str, Array]:
+def _bookkeeping(lengths: Sequence[int], fps: float, task_index: Array, before: Existing) -> dict[str, Array]:
     frames = np.concatenate([np.arange(n, dtype=np.int64) for n in lengths])
     return {
         "timestamp": (frames / fps).astype(np.float32),
         "frame_index": frames,
-        "episode_index": np.repeat(np.arange(len(lengths), dtype=np.int64), lengths),
-        "index": np.arange(len(frames), dtype=np.int64),
+        "episode_index": before.episodes + np.repeat(np.arange(len(lengths), dtype=np.int64), lengths),
+        "index": before.frames + np.arange(len(frames), dtype=np.int64),
         "task_index": task_index,
     }
 
 
-def _episodes(lengths: Sequence[int], tasks: Sequence[Sequence[str]], columns: dict[str, Array]) -> dict[str, Any]:
+def _episodes(
+    lengths: Sequence[int], tasks: Sequence[Sequence[str]], columns: dict[str, Array], before: Existing
+) -> dict[str, Any]:
     ends = np.cumsum(lengths)
     starts = ends - lengths
-    zeros = np.zeros(len(lengths), np.int64)
+    same = np.ones(len(lengths), np.int64)
     rows: dict[str, Any] = {
-        "episode_index": np.arange(len(lengths)),
+        "episode_index": before.episodes + np.arange(len(lengths)),
         "tasks": list(tasks),
         "length": np.asarray(lengths, np.int64),
-        "data/chunk_index": zeros,
-        "data/file_index": zeros,
-        "dataset_from_index": starts,
-        "dataset_to_index": ends,
-        "meta/episodes/chunk_index": zeros,
-        "meta/episodes/file_index": zeros,
+        "data/chunk_index": same,  # replaced when the files are written
+        "data/file_index": same,
+        "dataset_from_index": before.frames + starts,
+        "dataset_to_index": before.frames + ends,
+        "meta/episodes/chunk_index": same * (before.next_meta // CHUNK),
+        "meta/episodes/file_index": same * (before.next_meta % CHUNK),
     }
     for name, values in columns.items():
+        if is_valid_mask(name):
+            continue
         stats = [compute_stats(values[a:b]) for a, b in zip(starts, ends, strict=True)]
         rows |= {f"stats/{name}/{what}": [s[what] for s in stats] for what in stats[0]}
     return rows

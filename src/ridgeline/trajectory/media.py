@@ -1,0 +1,425 @@
+"""Write the cameras of an episode: one pass over the recording, one thread for each camera.
+
+The reader hands pictures to the threads through short queues, so memory does not grow with the recording. A picture
+that cannot be decoded costs itself: the last good one is held, its ticks are not valid, and it is counted.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ridgeline.errors import InputError
+from ridgeline.trajectory.cameras import Camera, Picks
+from ridgeline.trajectory.pictures import (
+    DECODED,
+    DEPTH_PNG,
+    DEPTHS,
+    RAW,
+    VIDEO_CODECS,
+    Picture,
+    build_depth,
+    build_frame,
+    check_codec,
+    create_decoder,
+    import_av,
+    unpack_depth,
+)
+from ridgeline.trajectory.readers.streams import describe_error
+from ridgeline.trajectory.stream import Array
+from ridgeline.trajectory.videos import DepthWriter, RemuxWriter, VideoSettings, VideoWriter
+
+QUEUE = 4  # pictures that wait for a camera's thread
+_BETWEEN_CHECKS_S = 0.2
+
+
+@dataclass(frozen=True)
+class Media:
+    """One camera of one episode, as written."""
+
+    feature: str  # observation.images.NAME or observation.depth.NAME
+    file: str  # relative to the folder of the media
+    kind: str  # video or depth
+    frames: int
+    width: int
+    height: int
+    codec: str  # of the video, or the type of the depth values
+    pixels: str
+    statistics: Mapping[str, Any]
+    remuxed: bool = False
+
+
+@dataclass(frozen=True)
+class Request:
+    """A camera to write: which picture for each tick, under which name."""
+
+    name: str
+    camera: Camera
+    picks: Picks
+    episode: int
+
+    @property
+    def feature(self) -> str:
+        return f"observation.{'depth' if self.camera.depth else 'images'}.{self.name}"
+
+
+@dataclass
+class Written:
+    """What `write_media` returns: the media, the valid ticks, and the pictures that were lost."""
+
+    media: list[Media] = field(default_factory=list)
+    valid: dict[str, Array] = field(default_factory=dict)  # feature -> [T]
+    lost: dict[str, int] = field(default_factory=dict)  # topic -> pictures that cannot be decoded
+    reasons: dict[str, str] = field(default_factory=dict)  # topic -> why the first one cannot
+    notes: list[str] = field(default_factory=list)
+
+
+def write_media(
+    requests: Sequence[Request],
+    folder: Path,
+    hz: float,
+    settings: VideoSettings,
+    *,
+    choose_codec: bool = False,
+    advance: Callable[[float], None] = lambda _: None,
+) -> Written:
+    """Write the cameras of one episode into `folder`; raise InputError for one without a sound picture.
+
+    With `choose_codec`, packets of another codec than `settings.codec` are encoded; without, they are copied, too.
+    """
+    fps = Fraction(str(hz))
+    by_reader: dict[int, list[_Worker]] = {}
+    for request in requests:
+        check_codec(request.camera.codec, request.camera.name)
+        worker = _Worker(request, folder, fps, settings, choose_codec)
+        by_reader.setdefault(id(request.camera.take), []).append(worker)
+    workers = [worker for group in by_reader.values() for worker in group]
+    try:
+        for group in by_reader.values():
+            _feed(group, advance)
+    finally:
+        for worker in workers:
+            worker.stop()
+    return _collect(workers)
+
+
+def _feed(workers: Sequence[_Worker], advance: Callable[[float], None]) -> None:
+    """Read the recording once and hand each picture to the cameras that want it."""
+    by_source: dict[str, list[_Worker]] = {}
+    for worker in workers:
+        by_source.setdefault(worker.request.camera.source, []).append(worker)
+        worker.start()
+    total = max(1, sum(len(w.request.camera) for w in workers))
+    done = 0
+    for source, number, picture in workers[0].request.camera.take(list(by_source)):
+        for worker in by_source.get(source, ()):
+            worker.put(number, picture)
+            done += 1
+        advance(done / total)
+    for worker in workers:
+        worker.finish()
+
+
+def _collect(workers: Sequence[_Worker]) -> Written:
+    out = Written()
+    for worker in workers:
+        request, camera = worker.request, worker.request.camera
+        out.media.append(worker.describe())
+        out.valid[request.feature] = worker.valid
+        lost = len(camera.faults) + worker.lost
+        if lost:
+            out.lost[camera.name] = max(lost, out.lost.get(camera.name, 0))
+            out.reasons.setdefault(camera.name, next(iter(camera.faults.values()), worker.reason))
+        if worker.note:
+            out.notes.append(worker.note)
+    return out
+
+
+def save_media(path: Path, written: Sequence[Written]) -> None:
+    """Store what was written for each episode, without the masks."""
+    episodes = [
+        {"media": [asdict(m) for m in w.media], "lost": w.lost, "reasons": w.reasons, "notes": w.notes} for w in written
+    ]
+    path.write_text(json.dumps(episodes))
+
+
+def load_media(path: Path) -> list[Written]:
+    return [
+        Written([Media(**m) for m in e["media"]], {}, e["lost"], e["reasons"], e["notes"])
+        for e in json.loads(path.read_text())
+    ]
+
+
+class _Worker:
+    """The thread of one camera: decodes what its ticks need, in order, and writes it."""
+
+    def __init__(
+        self, request: Request, folder: Path, fps: Fraction, settings: VideoSettings, choose_codec: bool
+    ) -> None:
+        self.request, self._folder, self._fps, self._settings = request, folder, fps, settings
+        numbers = request.picks.numbers
+        starts = np.flatnonzero(np.diff(numbers, prepend=numbers[:1] - 1)) if len(numbers) else np.zeros(0, int)
+        ends = [*starts[1:].tolist(), len(numbers)]
+        self._runs = [(int(numbers[a]), int(a), int(b)) for a, b in zip(starts.tolist(), ends, strict=True)]
+        self._wanted = {number for number, _, _ in self._runs}
+        ordered = np.asarray([n for n, _, _ in self._runs])
+        self._in_order = bool((np.diff(ordered) >= 0).all())
+        self._at = 0  # the run that is written next
+        self._ready: dict[int, Any] = {}  # decoded pictures that wait for their turn
+        self._failed: set[int] = set()
+        self._owed = 0  # ticks before the first good picture
+        self.valid = request.picks.valid.copy()
+        self.lost, self.reason = 0, ""
+        self._queue: queue.Queue[tuple[int, Picture] | None] = queue.Queue(QUEUE)
+        self._stopped = threading.Event()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=f"camera {request.name}", daemon=True)
+        self._writer: Any = None
+        self._decoder: Any = None
+        self._to_gray: Any = None
+        self._copies, self.note = _plan_copy(request, self._runs, fps, settings, choose_codec)
+        self.file = f"{request.episode}-{request.feature}.{'parquet' if request.camera.depth else 'mp4'}"
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def put(self, number: int, picture: Picture) -> None:
+        """Hand over a picture; raise the error of the thread if it has one."""
+        if not (self._copies or picture.codec in VIDEO_CODECS) and number not in self._wanted:
+            return
+        while True:
+            if self._error is not None:
+                raise self._error
+            try:
+                self._queue.put((number, picture), timeout=_BETWEEN_CHECKS_S)
+                return
+            except queue.Full:
+                continue
+
+    def finish(self) -> None:
+        """Wait until everything is written."""
+        while self._thread.is_alive():
+            try:
+                self._queue.put(None, timeout=_BETWEEN_CHECKS_S)
+                break
+            except queue.Full:
+                continue
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def stop(self) -> None:
+        """End the thread; does nothing after `finish`."""
+        self._stopped.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def describe(self) -> Media:
+        request, writer = self.request, self._writer
+        depth = isinstance(writer, DepthWriter)
+        return Media(
+            feature=request.feature,
+            file=self.file,
+            kind="depth" if depth else "video",
+            frames=writer.frames,
+            width=self._size[0],
+            height=self._size[1],
+            codec=writer.dtype if depth else writer.codec,
+            pixels="" if depth else writer.pixels,
+            statistics=writer.statistics.summarize(),
+            remuxed=isinstance(writer, RemuxWriter),
+        )
+
+    def _run(self) -> None:
+        try:
+            while not self._stopped.is_set():
+                try:
+                    item = self._queue.get(timeout=_BETWEEN_CHECKS_S)
+                except queue.Empty:
+                    continue
+                if item is None:
+                    self._end()
+                    break
+                self._take(*item)
+        except BaseException as error:  # handed to the thread that reads
+            self._error = error
+        finally:
+            if self._writer is not None and (self._error is not None or self._stopped.is_set()):
+                self._writer.abort()
+
+    def _take(self, number: int, picture: Picture) -> None:
+        faulty = number in self.request.camera.faults
+        if faulty and (picture.codec not in VIDEO_CODECS or not len(picture.data)):  # an empty packet ends a decoder
+            return
+        try:
+            decoded = self._decode(number, picture)
+        except InputError:
+            raise
+        except MemoryError:
+            raise
+        except Exception as error:  # each decoder has its own errors for damaged data
+            self._lose(number, describe_error(error))
+            decoded = []
+        if self._copies:
+            self._copy(number, picture, decoded)
+            return
+        for decoded_number, value in decoded:
+            if decoded_number in self._wanted and decoded_number not in self._failed:
+                self._ready[decoded_number] = value
+                self._write_ready(decoded_number)
+        if picture.codec not in VIDEO_CODECS:
+            self._write_ready(number)
+
+    def _decode(self, number: int, picture: Picture) -> list[tuple[int, Any]]:
+        """Return the pictures that come out of the decoder, with their numbers."""
+        camera = self.request.camera
+        if picture.codec != camera.codec and picture.codec != DECODED:
+            raise ValueError(f"its codec is {picture.codec}, and that of the others {camera.codec}")
+        if picture.codec == DECODED:
+            return [(number, self._check(picture.data))]
+        if picture.codec in DEPTHS:
+            return [(number, build_depth(picture))]
+        if picture.codec in RAW:
+            return [(number, build_frame(picture))]
+        av = import_av("decoding cameras")
+        if self._decoder is None or camera.codec not in ("jpeg", *VIDEO_CODECS):
+            # FFmpeg's PNG decoder keeps a part of the picture before, so each one gets a new decoder.
+            self._decoder = create_decoder(camera.codec if camera.codec != DEPTH_PNG else "png", camera.name)
+        data = picture.data[12:] if picture.codec == DEPTH_PNG else picture.data
+        packet = av.Packet(bytes(data))
+        packet.pts = number
+        frames = self._decoder.decode(packet)
+        if picture.codec in VIDEO_CODECS:
+            return [(int(f.pts), self._check(f)) for f in frames if f.pts is not None]
+        if not frames:
+            raise ValueError("no picture comes out of it")
+        frame = self._check(frames[0])
+        if not camera.depth:
+            return [(number, frame)]
+        values = frame.to_ndarray(format="gray16le")
+        return [(number, unpack_depth(bytes(picture.data[:12]), values) if picture.codec == DEPTH_PNG else values)]
+
+    def _check(self, frame: Any) -> Any:
+        """Refuse a frame that the decoder had to guess, or that has another size."""
+        camera = self.request.camera
+        if frame.is_corrupt:
+            raise ValueError("its data are damaged")
+        if (camera.width, camera.height) not in ((0, 0), (frame.width, frame.height)):
+            raise ValueError(f"its size is {frame.width} × {frame.height}, not {camera.width} × {camera.height}")
+        return frame
+
+    def _write_ready(self, latest: int) -> None:
+        """Write the runs whose picture is there; a run that was passed by is lost."""
+        while self._at < len(self._runs):
+            number = self._runs[self._at][0]
+            if number in self._ready:
+                self._emit(self._ready.pop(number))
+            elif number in self._failed or (self._in_order and number < latest):
+                self._lose(number, "no picture comes out of it")
+                self._emit(None)
+            else:
+                return
+
+    def _emit(self, value: Any) -> None:
+        """Write the picture of the next run, or hold the one before it."""
+        _, first, end = self._runs[self._at]
+        self._at += 1
+        count = end - first
+        if value is None:
+            self.valid[first:end] = False
+            if self._writer is None:
+                self._owed += count
+            else:
+                self._writer.repeat(count)
+            return
+        if self._writer is None:
+            self._open(value)
+        self._writer.write(value, count + self._owed)
+        self._owed = 0
+
+    def _open(self, value: Any) -> None:
+        path, frames = self._folder / self.file, len(self.valid)
+        if isinstance(value, np.ndarray):
+            self._size = (value.shape[1], value.shape[0])
+            self._writer = DepthWriter(path, *self._size)
+        else:
+            self._size = (value.width, value.height)
+            self._writer = VideoWriter(path, *self._size, self._fps, self._settings, frames)
+
+    def _copy(self, number: int, picture: Picture, decoded: list[tuple[int, Any]]) -> None:
+        """Copy the packet of the next tick; its decoded picture only counts for the statistics."""
+        first = self._runs[0][0]
+        if number < first or self._at >= len(self._runs):
+            return
+        data = bytes(picture.data)
+        if self._writer is None:
+            size = (self.request.camera.width, self.request.camera.height)
+            if decoded:
+                size = (decoded[0][1].width, decoded[0][1].height)
+            self._size = size
+            frames = len(self.valid)
+            path = self._folder / self.file
+            self._writer = RemuxWriter(path, picture.codec, *size, self._fps, data, frames)
+        self._writer.write_packet(data, bool(self.request.camera.keys[number]))
+        for _, frame in decoded:
+            self._writer.statistics.add(frame)
+        if not decoded:
+            self._lose(number, "no picture comes out of it")
+            self.valid[self._runs[self._at][1] : self._runs[self._at][2]] = False
+        self._at += 1
+
+    def _lose(self, number: int, reason: str) -> None:
+        if number in self._failed or number not in self._wanted:
+            return
+        self._failed.add(number)
+        self.lost += number not in self.request.camera.faults
+        self.reason = self.reason or reason
+
+    def _end(self) -> None:
+        if self._decoder is not None and self.request.camera.is_video:
+            for frame in self._decoder.decode(None):
+                if frame.pts is not None and int(frame.pts) in self._wanted and not self._copies:
+                    self._ready[int(frame.pts)] = frame
+                    self._write_ready(int(frame.pts))
+        while self._at < len(self._runs) and not self._copies:
+            number = self._runs[self._at][0]
+            value = self._ready.pop(number, None)
+            if value is None:
+                self._lose(number, "no picture comes out of it")
+            self._emit(value)
+        if self._writer is None:
+            name = self.request.camera.name
+            raise InputError(f"{name}: no picture can be decoded ({self.reason}); leave this camera out.")
+        self._writer.close()
+
+
+def _plan_copy(
+    request: Request, runs: Sequence[tuple[int, int, int]], fps: Fraction, settings: VideoSettings, choose_codec: bool
+) -> tuple[bool, str]:
+    """Return whether packets can be copied, and a note about what happens to a video topic."""
+    camera = request.camera
+    if not camera.is_video:
+        return False, ""
+    numbers = [number for number, _, _ in runs]
+    why = ""
+    if camera.codec == "vp9":
+        why = "VP9 is not a codec of these datasets"
+    elif choose_codec and camera.codec != settings.codec:
+        why = f"--codec {settings.codec} is not {camera.codec}"
+    elif any(end - first != 1 for _, first, end in runs) or any(np.diff(numbers) != 1):
+        why = f"its pictures do not come at {float(fps):g} Hz without a gap"
+    elif not camera.keys[numbers[0]]:
+        why = "the episode does not begin on a key frame"
+    elif any(number in camera.faults for number in range(numbers[0], numbers[-1] + 1)):
+        why = "pictures are damaged"
+    if why:
+        return False, f"{camera.name}: encoded again as {settings.codec}, because {why}."
+    return True, f"{camera.name}: {camera.codec} copied without encoding it again."

@@ -1,0 +1,151 @@
+"""Images in messages, for MCAP and ROS bags: which messages hold one, and an index of each camera topic.
+
+The index has stamps and sizes, never pixels; `iter_images` of a reader gives the pictures again, in the same order.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ridgeline.trajectory.cameras import Camera, Take
+from ridgeline.trajectory.pictures import Picture, inspect, name_codec
+from ridgeline.trajectory.readers.messages import find_stamp, get_or
+from ridgeline.trajectory.stream import Array
+
+SCHEMAS = ("Image", "CompressedImage", "RawImage", "CompressedVideo", "FFMPEGPacket")
+_FEW = 0.01  # a share of pictures of another size that is damage; more is a camera that changed
+
+
+def holds_images(schema: str) -> bool:
+    """Whether messages of a type are images.
+
+    >>> holds_images("sensor_msgs/msg/Image"), holds_images("foxglove.RawImage"), holds_images("sensor_msgs/msg/Imu")
+    (True, True, False)
+    """
+    return schema.replace(".", "/").rpartition("/")[2] in SCHEMAS
+
+
+def read_picture(message: Any) -> Picture:
+    """Return the picture of a decoded message; raise AttributeError, KeyError or ValueError if it is none."""
+    data = _get(message, "data")
+    if isinstance(data, str):  # JSON
+        data = base64.b64decode(data, validate=True)
+    if not hasattr(data, "__len__"):
+        raise ValueError("its data are no bytes")
+    if _has(message, "encoding") and _has(message, "step"):
+        width, height, step = (int(_get(message, name)) for name in ("width", "height", "step"))
+        encoding = str(_get(message, "encoding"))
+        return Picture(encoding, data, width, height, step, bool(_get(message, "is_bigendian", 0)))
+    text = str(_get(message, "format", "") or _get(message, "encoding", ""))
+    return Picture(name_codec(text, data), data)
+
+
+class ImageTopic:
+    """The index of one camera topic: a stamp, a size and a fault for each message."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._log_times: list[int] = []
+        self._stamps: list[int | None] = []
+        self._sizes: list[tuple[int, int]] = []
+        self._faults: dict[int, str] = {}
+        self._keys: list[bool] = []
+        self._codecs: Counter[str] = Counter()
+        self._depths = 0
+        self._bytes = 0
+        self._get_stamp: Callable[[Any], int] | None = None
+
+    def add(self, message: Any, logged_ns: int) -> None:
+        """Add a message; one that holds no picture counts as a faulty one."""
+        number = len(self._log_times)
+        if self._get_stamp is None:
+            self._get_stamp = find_stamp(message)
+        self._log_times.append(logged_ns)
+        self._stamps.append(get_or(self._get_stamp, message, None) if self._get_stamp is not None else None)
+        try:
+            picture = read_picture(message)
+            look = inspect(picture)
+        except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
+            self.add_fault(number, f"it holds no picture ({error})")
+            return
+        self._sizes.append((look.width, look.height))
+        self._keys.append(look.key)
+        self._codecs[picture.codec] += 1
+        self._depths += look.depth
+        self._bytes += len(picture.data)
+        if look.fault:
+            self._faults[number] = look.fault
+
+    def add_failure(self, logged_ns: int, reason: str) -> None:
+        """Add a message that cannot be decoded."""
+        self._log_times.append(logged_ns)
+        self._stamps.append(None)
+        self.add_fault(len(self._log_times) - 1, reason)
+
+    def add_fault(self, number: int, fault: str) -> None:
+        self._sizes.append((0, 0))
+        self._keys.append(False)
+        self._faults[number] = fault
+
+    def __len__(self) -> int:
+        return len(self._log_times)
+
+    @property
+    def logged(self) -> Array:
+        return np.asarray(self._log_times, np.int64)
+
+    @property
+    def stamped(self) -> Array | None:
+        """The header stamps; a message without one gets its time of logging, moved by the usual offset."""
+        known = np.array([s is not None for s in self._stamps])
+        if 2 * np.count_nonzero(known) <= len(known):
+            return None
+        logged = self.logged
+        stamps = np.array([s or 0 for s in self._stamps], np.int64)
+        if (stamps[known][1:] == 0).any():
+            return None
+        offset = int(np.median(stamps[known] - logged[known]))
+        return np.where(known, stamps, logged + offset)
+
+    def build_camera(self, times: Array, take: Take) -> Camera | None:
+        """Return the camera; None if no message holds a picture."""
+        if not self._codecs:
+            return None
+        codec = self._codecs.most_common(1)[0][0]
+        sizes = Counter(s for i, s in enumerate(self._sizes) if i not in self._faults and s != (0, 0))
+        size = sizes.most_common(1)[0][0] if sizes else (0, 0)
+        faults = dict(self._faults)
+        odd = [i for i, s in enumerate(self._sizes) if i not in faults and s not in (size, (0, 0))]
+        changed = len(odd) > max(2, _FEW * len(self))
+        for i in odd:
+            faults[i] = f"its size is {self._sizes[i][0]} × {self._sizes[i][1]}, and not {size[0]} × {size[1]}"
+        first = self._sizes[min((i for i, s in enumerate(self._sizes) if s != (0, 0)), default=0)]
+        other = next((self._sizes[i] for i in odd if self._sizes[i] != first), size) if changed else None
+        return Camera(
+            name=self.name,
+            times=times,
+            codec=codec,
+            width=first[0] if changed else size[0],
+            height=first[1] if changed else size[1],
+            depth=2 * self._depths > len(self),
+            faults=faults,
+            keys=np.asarray(self._keys, bool),
+            bytes=self._bytes,
+            changes_to=other,
+            take=take,
+        )
+
+
+def _get(message: Any, name: str, *default: Any) -> Any:
+    if isinstance(message, dict):
+        return message.get(name, *default) if default else message[name]
+    return getattr(message, name, *default)
+
+
+def _has(message: Any, name: str) -> bool:
+    return name in message if isinstance(message, dict) else hasattr(message, name)
