@@ -277,18 +277,18 @@ def test_a_dataset_resumes_with_fewer_and_with_other_inputs(run_cli, tmp_path: P
 def test_ctrl_c_keeps_what_is_finished(run_cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str):
     logs = [recordings.flight(tmp_path / f"{n}.ulg", seconds=n) for n in (2, 3, 1)]
     ask = ["resample", *logs, "--hz", 20, "-o", tmp_path / "out", "--format", form]
-    align_recording = conversion.align_recording
+    map_recording = conversion.map_recording
 
     def interrupt(path: Path, *more, **options):
         if path == logs[1]:
             raise KeyboardInterrupt
-        return align_recording(path, *more, **options)
+        return map_recording(path, *more, **options)
 
-    monkeypatch.setattr(conversion, "align_recording", interrupt)
+    monkeypatch.setattr(conversion, "map_recording", interrupt)
     code, _, err = run_cli(*ask)
     assert code == 130
     assert "1 of 3 recordings are finished; the same command continues with the rest" in err
-    monkeypatch.setattr(conversion, "align_recording", align_recording)
+    monkeypatch.setattr(conversion, "map_recording", map_recording)
     code, _, err = run_cli(*ask)
     assert (code, err.count("up to date")) == (0, 1)
 

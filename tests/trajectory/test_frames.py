@@ -158,3 +158,13 @@ def test_a_version_2_dataset_with_a_video_per_episode_is_read(root: Path, tmp_pa
     for i in (0, 17, 31, len(ours) - 1):
         assert torch.equal(ours[i][KEY], theirs[i][KEY])
         assert ours[i]["task"] == theirs[i]["task"]
+
+
+def test_the_videos_of_a_dataset_are_cameras_of_another_conversion(root: Path, tmp_path: Path):
+    settings = ConversionSettings(hz=15, cameras={"eye": KEY}, state=("observation.state",), kinds={"eye": "previous"})
+    (result,) = convert_many([root], tmp_path / "set", "lerobot", settings)
+    assert (result.error, result.episodes) == (None, 2)
+    dataset = TrajectoryDataset(tmp_path / "set", delta_timestamps={})
+    numbers = [read_number(dataset[i]["observation.images.eye"].numpy()) for i in range(len(dataset))]
+    assert numbers == [*range(0, 30, 2), *range(0, 15, 2)]
+    assert dataset[len(dataset) - 1]["task"] == "task 1"

@@ -33,6 +33,7 @@ COMMANDS = {
         "Work",
         "List the streams of a recording: rate, jitter, gaps, duplicates, type, and the kind that resample uses.",
     ),
+    "view": ("view:view", "Work", "Write a page that shows the cameras and curves of a recording on one time axis."),
     "index": ("index:index", "Work", "Build an index: a folder that `ridgeline search` reads."),
     "search": ("search:search", "Work", "Find the nearest rows, best first."),
     "serve": ("serve:serve", "Work", "Serve embeddings, reranking and search over HTTP."),

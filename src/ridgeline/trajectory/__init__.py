@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ridgeline.trajectory.stream import StreamStats as StreamStats
     from ridgeline.trajectory.stream import align as align
     from ridgeline.trajectory.stream import describe_stream as describe_stream
+    from ridgeline.trajectory.view import build_view as build_view
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
@@ -44,5 +45,6 @@ __getattr__, __dir__, __all__ = attach(
         "resampling": ["resample"],
         "sample": ["Sample"],
         "stream": ["SPANS", "Aligned", "EpisodeInfo", "Stream", "StreamStats", "align", "describe_stream"],
+        "view": ["build_view"],
     },
 )

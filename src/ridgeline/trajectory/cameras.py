@@ -39,6 +39,7 @@ class Camera:
     changes_to: tuple[int, int] | None = None  # a second size of its pictures
     episode: str = ""
     take: Take = _take_nothing
+    decoded: bool = False  # `take` gives decoded frames, not packets of the codec
     key: str = ""  # the name by which `take` knows it; "" if that is `name`
 
     @property
@@ -47,7 +48,7 @@ class Camera:
 
     @property
     def is_video(self) -> bool:
-        return self.codec in VIDEO_CODECS
+        return self.codec in VIDEO_CODECS and not self.decoded
 
     def __len__(self) -> int:
         return len(self.times)

@@ -112,10 +112,10 @@ def align_recording(
     path: Path, settings: ConversionSettings, device: str = "cpu", report_note: Report | None = None
 ) -> list[Aligned]:
     """Read a recording and align each of its episodes, without cameras."""
-    return [episode.aligned for episode in _map_recording(path, settings, device, report_note)]
+    return [episode.aligned for episode in map_recording(path, settings, device, report_note)]
 
 
-def _map_recording(
+def map_recording(
     path: Path, settings: ConversionSettings, device: str, report_note: Report | None = None
 ) -> list[Mapped]:
     """Read a recording, align each of its episodes, and choose the pictures of its cameras."""
@@ -387,7 +387,7 @@ def _write_chunk(
     notes: list[str] = []
     lost: dict[str, int] = {}
     try:
-        mapped = _map_recording(path, settings, device, notes.append)
+        mapped = map_recording(path, settings, device, notes.append)
         episodes = [m.aligned for m in mapped]
         if settings.cameras:
             written = _write_cameras(mapped, settings, media, advance)

@@ -13,21 +13,17 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ridgeline.errors import InputError, MissingExtra, unknown
-from ridgeline.trajectory.pictures import import_av
-from ridgeline.trajectory.readers.lerobot import BOOKKEEPING, GRID_S, INFO, read_tasks
+from ridgeline.trajectory.readers.lerobot import BOOKKEEPING, GRID_S, INFO, find_videos, read_tasks
 from ridgeline.trajectory.stream import Array
-from ridgeline.trajectory.videos import to_rgb
+from ridgeline.trajectory.videos import IMAGES, VideoReader
 
 OPEN_VIDEOS = 16  # files that a process keeps open
-IMAGES = ("float32", "uint8")
-V2_VIDEO = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4"
 
 
 @dataclass(frozen=True)
@@ -154,91 +150,8 @@ class FrameDataset:
         rows = self._columns["episode_index"]
         edges = np.flatnonzero(np.diff(rows, prepend=rows[:1] - 1)) if len(rows) else np.zeros(0, np.int64)
         bounds = list(zip(edges.tolist(), [*edges[1:].tolist(), len(rows)], strict=True))
-        places = _read_places(self.root) if str(self.info["codebase_version"]).startswith("v3") else None
-        episodes = []
-        for start, end in bounds:
-            number = int(rows[start])
-            videos = {}
-            for name in self.video_keys:
-                if places is None:
-                    chunk = number // int(self.info.get("chunks_size", 1000))
-                    template = self.info.get("video_path") or V2_VIDEO
-                    file = template.format(episode_chunk=chunk, video_key=name, episode_index=number)
-                    videos[name] = (self.root / file, 0)
-                else:
-                    place = places[number]
-                    file = self.info["video_path"].format(
-                        video_key=name,
-                        chunk_index=place[f"videos/{name}/chunk_index"],
-                        file_index=place[f"videos/{name}/file_index"],
-                    )
-                    videos[name] = (self.root / file, round(place[f"videos/{name}/from_timestamp"] * self.fps))
-            episodes.append(_Episode(start, end, videos))
-        return episodes
-
-
-class VideoReader:
-    """Random access to the frames of one video file whose frame k has the stamp k / fps."""
-
-    def __init__(self, path: Path, fps: float) -> None:
-        av = import_av("decoding videos")
-        self.path, self._error = path, av.error.FFmpegError
-        try:
-            self._file = av.open(str(path))
-            self._stream = self._file.streams.video[0]
-        except (OSError, IndexError, ValueError, av.error.FFmpegError) as error:
-            raise InputError(f"the video '{path}' cannot be read ({error}); copy the dataset again.") from error
-        self._stream.codec_context.thread_count = 1
-        self._stream.thread_type = "NONE"
-        rate = Fraction(str(fps))
-        self._ticks: Fraction = 1 / (rate * self._stream.time_base)  # of the file's clock in one frame
-        entries = self._stream.index_entries
-        self._keys = np.array(sorted(self._to_number(e.timestamp) for e in entries if e.is_keyframe), np.int64)
-        self._convert = av.video.reformatter.VideoReformatter()
-        self._frames: Any = None
-        self._last: tuple[int, Any] | None = None  # the frame decoded last
-
-    def close(self) -> None:
-        self._file.close()
-
-    def read(self, numbers: Sequence[int], images: str = "float32") -> Array:
-        """Return frames [N, C, H, W] by their numbers, which may repeat."""
-        out: Array = np.empty(0)
-        for at in np.argsort(numbers, kind="stable").tolist():
-            pixels = to_rgb(self._decode(numbers[at]), self._convert).transpose(2, 0, 1)
-            if not out.size:
-                out = np.empty((len(numbers), *pixels.shape), np.dtype(images))
-            if images == "float32":
-                np.multiply(pixels, np.float32(1 / 255), out=out[at], dtype=np.float32)
-            else:
-                out[at] = pixels
-        return out
-
-    def _decode(self, number: int) -> Any:
-        """Return a frame: from where the decoder stands, or from the key frame before it."""
-        if self._last is not None and self._last[0] == number:
-            return self._last[1]
-        stands = -1 if self._last is None else self._last[0]
-        key = int(self._keys[max(0, int(np.searchsorted(self._keys, number, "right")) - 1)]) if len(self._keys) else 0
-        try:
-            if self._frames is None or stands >= number or key > stands + 1:
-                self._file.seek(int(key * self._ticks), stream=self._stream, backward=True)
-                self._frames = self._file.decode(self._stream)
-            for frame in self._frames:
-                found = self._to_number(frame.pts)
-                if found >= number:
-                    self._last = (found, frame)
-                    if found == number:
-                        return frame
-                    break
-        except (OSError, ValueError, self._error) as error:
-            self._frames = self._last = None
-            raise InputError(f"the video '{self.path}', frame {number}: {error}; copy the dataset again.") from error
-        self._frames = self._last = None
-        raise InputError(f"the video '{self.path}' has no frame {number}: it is shorter than its index; copy it again.")
-
-    def _to_number(self, pts: int) -> int:
-        return round(pts / self._ticks)
+        videos = find_videos(self.root, self.info, [int(rows[start]) for start, _ in bounds])
+        return [_Episode(start, end, videos[int(rows[start])]) for start, end in bounds]
 
 
 class _WideColumn:
@@ -304,18 +217,6 @@ def _read_columns(root: Path, features: Mapping[str, Any]) -> tuple[dict[str, Ar
         columns[name] = values
     readers = {n: _WideColumn(n, files, features[n]["shape"], features[n]["dtype"]) for n in wide}
     return columns, readers
-
-
-def _read_places(root: Path) -> dict[int, dict[str, Any]]:
-    """Return where the videos of each episode lie, by the episode's number (v3)."""
-    from pyarrow.parquet import read_schema, read_table
-
-    out: dict[int, dict[str, Any]] = {}
-    for file in sorted((root / "meta/episodes").rglob("*.parquet")):
-        names = [n for n in read_schema(file).names if n == "episode_index" or n.startswith("videos/")]
-        for row in read_table(file, columns=names, partitioning=None).to_pylist():
-            out[int(row["episode_index"])] = row
-    return out
 
 
 def _is_worker() -> bool:

@@ -98,7 +98,8 @@ def write_media(
     fps = Fraction(str(hz))
     by_reader: dict[int, list[_Worker]] = {}
     for request in requests:
-        check_codec(request.camera.codec, request.camera.name)
+        if not request.camera.decoded:
+            check_codec(request.camera.codec, request.camera.name)
         worker = _Worker(request, folder, fps, settings, choose_codec)
         by_reader.setdefault(id(request.camera.take), []).append(worker)
     workers = [worker for group in by_reader.values() for worker in group]
@@ -158,6 +159,59 @@ def load_media(path: Path) -> list[Written]:
     ]
 
 
+class PictureDecoder:
+    """Decodes the pictures of one camera: frames of PyAV, or arrays of depth."""
+
+    def __init__(self, camera: Camera) -> None:
+        self.camera = camera
+        self._decoder: Any = None
+
+    def decode(self, number: int, picture: Picture) -> list[tuple[int, Any]]:
+        """Return the pictures that come out of the decoder, with their numbers."""
+        camera = self.camera
+        if picture.codec != camera.codec and picture.codec != DECODED:
+            raise ValueError(f"its codec is {picture.codec}, and that of the others {camera.codec}")
+        if picture.codec == DECODED:
+            array = isinstance(picture.data, np.ndarray)  # depth
+            return [(number, picture.data if array else self._check(picture.data))]
+        if picture.codec in DEPTHS:
+            return [(number, build_depth(picture))]
+        if picture.codec in RAW:
+            return [(number, build_frame(picture))]
+        av = import_av("decoding cameras")
+        if self._decoder is None or camera.codec not in ("jpeg", *VIDEO_CODECS):
+            # FFmpeg's PNG decoder keeps a part of the picture before, so each one gets a new decoder.
+            self._decoder = create_decoder(camera.codec if camera.codec != DEPTH_PNG else "png", camera.name)
+        data = picture.data[12:] if picture.codec == DEPTH_PNG else picture.data
+        packet = av.Packet(bytes(data))
+        packet.pts = number
+        frames = self._decoder.decode(packet)
+        if picture.codec in VIDEO_CODECS:
+            return [(int(f.pts), self._check(f)) for f in frames if f.pts is not None]
+        if not frames:
+            raise ValueError("no picture comes out of it")
+        frame = self._check(frames[0])
+        if not camera.depth:
+            return [(number, frame)]
+        values = frame.to_ndarray(format="gray16le")
+        return [(number, unpack_depth(bytes(picture.data[:12]), values) if picture.codec == DEPTH_PNG else values)]
+
+    def _check(self, frame: Any) -> Any:
+        """Refuse a frame that the decoder had to guess, or that has another size."""
+        camera = self.camera
+        if frame.is_corrupt:
+            raise ValueError("its data are damaged")
+        if (camera.width, camera.height) not in ((0, 0), (frame.width, frame.height)):
+            raise ValueError(f"its size is {frame.width} × {frame.height}, not {camera.width} × {camera.height}")
+        return frame
+
+    def flush(self) -> list[tuple[int, Any]]:
+        """Return the frames of a video that are still in the decoder."""
+        if self._decoder is None or not self.camera.is_video:
+            return []
+        return [(int(f.pts), f) for f in self._decoder.decode(None) if f.pts is not None]
+
+
 class _Worker:
     """The thread of one camera: decodes what its ticks need, in order, and writes it."""
 
@@ -183,8 +237,7 @@ class _Worker:
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=f"camera {request.name}", daemon=True)
         self._writer: Any = None
-        self._decoder: Any = None
-        self._to_gray: Any = None
+        self._decoder = PictureDecoder(request.camera)
         self._copies, self.note = _plan_copy(request, self._runs, fps, settings, choose_codec)
         self.file = f"{request.episode}-{request.feature}.{'parquet' if request.camera.depth else 'mp4'}"
 
@@ -260,7 +313,7 @@ class _Worker:
         if faulty and (picture.codec not in VIDEO_CODECS or not len(picture.data)):  # an empty packet ends a decoder
             return
         try:
-            decoded = self._decode(number, picture)
+            decoded = self._decoder.decode(number, picture)
         except InputError:
             raise
         except MemoryError:
@@ -277,44 +330,6 @@ class _Worker:
                 self._write_ready(decoded_number)
         if picture.codec not in VIDEO_CODECS:
             self._write_ready(number)
-
-    def _decode(self, number: int, picture: Picture) -> list[tuple[int, Any]]:
-        """Return the pictures that come out of the decoder, with their numbers."""
-        camera = self.request.camera
-        if picture.codec != camera.codec and picture.codec != DECODED:
-            raise ValueError(f"its codec is {picture.codec}, and that of the others {camera.codec}")
-        if picture.codec == DECODED:
-            return [(number, self._check(picture.data))]
-        if picture.codec in DEPTHS:
-            return [(number, build_depth(picture))]
-        if picture.codec in RAW:
-            return [(number, build_frame(picture))]
-        av = import_av("decoding cameras")
-        if self._decoder is None or camera.codec not in ("jpeg", *VIDEO_CODECS):
-            # FFmpeg's PNG decoder keeps a part of the picture before, so each one gets a new decoder.
-            self._decoder = create_decoder(camera.codec if camera.codec != DEPTH_PNG else "png", camera.name)
-        data = picture.data[12:] if picture.codec == DEPTH_PNG else picture.data
-        packet = av.Packet(bytes(data))
-        packet.pts = number
-        frames = self._decoder.decode(packet)
-        if picture.codec in VIDEO_CODECS:
-            return [(int(f.pts), self._check(f)) for f in frames if f.pts is not None]
-        if not frames:
-            raise ValueError("no picture comes out of it")
-        frame = self._check(frames[0])
-        if not camera.depth:
-            return [(number, frame)]
-        values = frame.to_ndarray(format="gray16le")
-        return [(number, unpack_depth(bytes(picture.data[:12]), values) if picture.codec == DEPTH_PNG else values)]
-
-    def _check(self, frame: Any) -> Any:
-        """Refuse a frame that the decoder had to guess, or that has another size."""
-        camera = self.request.camera
-        if frame.is_corrupt:
-            raise ValueError("its data are damaged")
-        if (camera.width, camera.height) not in ((0, 0), (frame.width, frame.height)):
-            raise ValueError(f"its size is {frame.width} × {frame.height}, not {camera.width} × {camera.height}")
-        return frame
 
     def _write_ready(self, latest: int) -> None:
         """Write the runs whose picture is there; a run that was passed by is lost."""
@@ -384,11 +399,10 @@ class _Worker:
         self.reason = self.reason or reason
 
     def _end(self) -> None:
-        if self._decoder is not None and self.request.camera.is_video:
-            for frame in self._decoder.decode(None):
-                if frame.pts is not None and int(frame.pts) in self._wanted and not self._copies:
-                    self._ready[int(frame.pts)] = frame
-                    self._write_ready(int(frame.pts))
+        for number, frame in self._decoder.flush():
+            if number in self._wanted and not self._copies:
+                self._ready[number] = frame
+                self._write_ready(number)
         while self._at < len(self._runs) and not self._copies:
             number = self._runs[self._at][0]
             value = self._ready.pop(number, None)

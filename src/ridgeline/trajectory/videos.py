@@ -23,6 +23,7 @@ from ridgeline.trajectory.pictures import import_av
 from ridgeline.trajectory.stream import Array
 
 CODECS = ("h264", "av1")
+IMAGES = ("float32", "uint8")  # types of decoded frames
 GOP = 2  # as LeRobot's: random access costs two frames at most
 _CRF = {"h264": 23, "av1": 30}
 _HIGHEST_CRF = {"h264": 51, "av1": 63}
@@ -342,6 +343,75 @@ def view_rgb(frame: Any) -> Array:
     plane = frame.planes[0]
     rows = np.frombuffer(plane, np.uint8).reshape(frame.height, plane.line_size)
     return rows[:, : frame.width * 3].reshape(frame.height, frame.width, 3)
+
+
+class VideoReader:
+    """Random access to the frames of one video file whose frame k has the stamp k / fps."""
+
+    def __init__(self, path: Path, fps: float) -> None:
+        av = import_av("decoding videos")
+        self.path, self._error = path, av.error.FFmpegError
+        try:
+            self._file = av.open(str(path))
+            self._stream = self._file.streams.video[0]
+        except (OSError, IndexError, ValueError, av.error.FFmpegError) as error:
+            raise InputError(f"the video '{path}' cannot be read ({error}); copy the dataset again.") from error
+        self._stream.codec_context.thread_count = 1
+        self._stream.thread_type = "NONE"
+        rate = Fraction(str(fps))
+        self._ticks: Fraction = 1 / (rate * self._stream.time_base)  # of the file's clock in one frame
+        entries = self._stream.index_entries
+        self._keys = np.array(sorted(self._to_number(e.timestamp) for e in entries if e.is_keyframe), np.int64)
+        self._convert = av.video.reformatter.VideoReformatter()
+        self._frames: Any = None
+        self._last: tuple[int, Any] | None = None  # the frame decoded last
+
+    def close(self) -> None:
+        self._file.close()
+
+    def read(self, numbers: Sequence[int], images: str = "float32") -> Array:
+        """Return frames [N, C, H, W] by their numbers, which may repeat."""
+        out: Array = np.empty(0)
+        for at in np.argsort(numbers, kind="stable").tolist():
+            pixels = to_rgb(self._decode(numbers[at]), self._convert).transpose(2, 0, 1)
+            if not out.size:
+                out = np.empty((len(numbers), *pixels.shape), np.dtype(images))
+            if images == "float32":
+                np.multiply(pixels, np.float32(1 / 255), out=out[at], dtype=np.float32)
+            else:
+                out[at] = pixels
+        return out
+
+    def iterate(self, first: int, count: int) -> Iterator[Any]:
+        """Iterate over consecutive frames, as the decoder gives them."""
+        for number in range(first, first + count):
+            yield self._decode(number)
+
+    def _decode(self, number: int) -> Any:
+        """Return a frame: from where the decoder stands, or from the key frame before it."""
+        if self._last is not None and self._last[0] == number:
+            return self._last[1]
+        stands = -1 if self._last is None else self._last[0]
+        key = int(self._keys[max(0, int(np.searchsorted(self._keys, number, "right")) - 1)]) if len(self._keys) else 0
+        try:
+            if self._frames is None or stands >= number or key > stands + 1:
+                self._file.seek(int(key * self._ticks), stream=self._stream, backward=True)
+                self._frames = self._file.decode(self._stream)
+            for frame in self._frames:
+                found = self._to_number(frame.pts)
+                if found >= number:
+                    self._last = (found, frame)
+                    if found == number:
+                        return frame
+                    break
+        except (OSError, ValueError, self._error) as error:
+            self._frames = self._last = None
+            raise InputError(f"the video '{self.path}', frame {number}: {error}; copy the dataset again.") from error
+        self._frames = self._last = None
+        raise InputError(f"the video '{self.path}' has no frame {number}: it is shorter than its index; copy it again.")
+
+    def _to_number(self, pts: int) -> int:
+        return round(pts / self._ticks)
 
 
 @dataclass(frozen=True)

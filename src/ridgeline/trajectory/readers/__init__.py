@@ -39,9 +39,9 @@ __all__ = [
     "group_episodes",
     "match_streams",
     "read",
+    "read_recording",
     "read_rlds_episode",
     "split_rlds",
-    "read_recording",
 ]
 
 # module -> (name of the format, suffixes); tried in this order, formats with magic bytes before text formats

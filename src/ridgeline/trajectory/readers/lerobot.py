@@ -1,23 +1,29 @@
 """LeRobot datasets, v2 and v3: a folder with meta/info.json and data/**/*.parquet, read episode by episode.
 
-Only the Parquet files are read; videos are ignored. The tasks, the type of the robot and the names of the features are
+Videos become cameras. The tasks, the type of the robot and the names of the features are
 kept for a LeRobot dataset that is written from these streams.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ridgeline.errors import InputError, MissingExtra
+from ridgeline.trajectory.cameras import Camera, Take
+from ridgeline.trajectory.pictures import DECODED, Picture
 from ridgeline.trajectory.readers.streams import ReadOptions, choose_topics, read_columns, report_left_out
 from ridgeline.trajectory.stream import Array, EpisodeInfo, Stream
+from ridgeline.trajectory.videos import VideoReader
 
+V2_VIDEO = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4"
 INFO = "meta/info.json"
 BOOKKEEPING = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 GRID_S = 1e-4  # LeRobot's tolerance: a stamp closer than this to frame / fps counts as frame / fps
@@ -43,10 +49,13 @@ def read(path: Path, topics: Sequence[str] | None = None, options: ReadOptions |
         if name not in table.column_names:
             raise InputError(f"'{path}' has no column '{name}' in {files[0].name}; it is no LeRobot dataset.")
     features = [n for n in table.column_names if n not in BOOKKEEPING]
-    chosen_features = choose_topics(features, topics, path)
-    videos = {n: "video" for n, f in info.get("features", {}).items() if f.get("dtype") == "video"}
+    known = info.get("features", {})
+    videos = [n for n, f in known.items() if f.get("dtype") == "video"]
+    chosen_features = choose_topics([*features, *videos], topics, path)
     columns, left_out = read_columns(table, [name for name in features if name in chosen_features])
-    report_left_out(options, "", videos | left_out)
+    if options.add_camera is None:
+        left_out = dict.fromkeys(videos, "video (--camera NAME=FEATURE takes it into a LeRobot dataset)") | left_out
+    report_left_out(options, "", left_out)
     episodes = np.asarray(table.column("episode_index"))
     stamps = np.asarray(table.column("timestamp")).astype(np.float64)
     frames = np.asarray(table.column("frame_index")) if "frame_index" in table.column_names else None
@@ -55,6 +64,8 @@ def read(path: Path, topics: Sequence[str] | None = None, options: ReadOptions |
     robot_type = str(info.get("robot_type") or "")
     names = {name: _column_names(name, values, info.get("features", {})) for name, (values, _) in columns.items()}
     streams = []
+    lengths = {int(e): int(n) for e, n in zip(*np.unique(episodes, return_counts=True), strict=True)}
+    take = partial(_take_pictures, path, info, lengths)
     for episode in np.unique(episodes).tolist():
         rows = np.flatnonzero(episodes == episode)
         times = _exact_times(stamps[rows], None if frames is None else frames[rows], info.get("fps"))
@@ -65,7 +76,72 @@ def read(path: Path, topics: Sequence[str] | None = None, options: ReadOptions |
             clock = times if mask is None else times[mask[rows]]
             labels = tuple(f"{name}.{n}" for n in names[name]) if values.ndim == 2 else ()
             streams.append(Stream(name, clock, values[valid_rows], columns=labels, episode=str(episode), info=about))
+        if options.add_camera is not None:
+            for name in videos:
+                if name in chosen_features:
+                    options.add_camera(_build_camera(name, known[name], times, str(episode), take))
     return streams
+
+
+def _build_camera(name: str, feature: Mapping[str, Any], times: Array, episode: str, take: Take) -> Camera:
+    shape = [int(n) for n in feature.get("shape", (0, 0, 0))]
+    names = feature.get("names") or ()
+    height, width = (shape[1], shape[2]) if list(names)[:1] == ["channels"] else (shape[0], shape[1])
+    about = feature.get("info") or feature.get("video_info") or {}
+    return Camera(
+        name, times, str(about.get("video.codec", "video")), width, height, episode=episode, take=take,
+        key=f"{episode}/{name}", decoded=True,
+    )  # fmt: skip
+
+
+def _take_pictures(
+    path: Path, info: Mapping[str, Any], lengths: Mapping[int, int], sources: Collection[str]
+) -> Iterator[tuple[str, int, Picture]]:
+    """Decode the videos of episodes, one after the other: (EPISODE/FEATURE, frame, picture)."""
+    places = find_videos(path, info, list(lengths))
+    for source in sources:
+        episode, _, name = source.partition("/")
+        file, first = places[int(episode)][name]
+        with contextlib.closing(VideoReader(file, float(info["fps"]))) as reader:
+            for number, frame in enumerate(reader.iterate(first, lengths[int(episode)])):
+                yield source, number, Picture(DECODED, frame)
+
+
+def find_videos(root: Path, info: Mapping[str, Any], episodes: Sequence[int]) -> dict[int, dict[str, tuple[Path, int]]]:
+    """Return for each episode and camera the video, and the number of the episode's first frame in it."""
+    names = [n for n, f in info["features"].items() if f.get("dtype") == "video"]
+    if not names:
+        return {episode: {} for episode in episodes}
+    if not str(info["codebase_version"]).startswith("v3"):
+        template, size = info.get("video_path") or V2_VIDEO, int(info.get("chunks_size", 1000))
+
+        def name_file(episode: int, name: str) -> Path:
+            return root / template.format(episode_chunk=episode // size, video_key=name, episode_index=episode)
+
+        return {e: {n: (name_file(e, n), 0) for n in names} for e in episodes}
+    places = _read_places(root)
+    if missing := [e for e in episodes if e not in places]:
+        raise InputError(f"'{root}': meta/episodes does not say where the videos of episode {missing[0]} lie.")
+    out: dict[int, dict[str, tuple[Path, int]]] = {}
+    for episode in episodes:
+        place, out[episode] = places[episode], {}
+        for name in names:
+            chunk, file, start = (place[f"videos/{name}/{n}"] for n in ("chunk_index", "file_index", "from_timestamp"))
+            path = root / info["video_path"].format(video_key=name, chunk_index=chunk, file_index=file)
+            out[episode][name] = (path, round(start * float(info["fps"])))
+    return out
+
+
+def _read_places(root: Path) -> dict[int, dict[str, Any]]:
+    """Return where the videos of each episode lie, by the episode's number (v3)."""
+    from pyarrow.parquet import read_schema, read_table
+
+    out: dict[int, dict[str, Any]] = {}
+    for file in sorted((root / "meta/episodes").rglob("*.parquet")):
+        names = [n for n in read_schema(file).names if n == "episode_index" or n.startswith("videos/")]
+        for row in read_table(file, columns=names, partitioning=None).to_pylist():
+            out[int(row["episode_index"])] = row
+    return out
 
 
 def _exact_times(stamps: Array, frames: Array | None, fps: float | None) -> Array:
