@@ -6,6 +6,7 @@ python -m pytest tests/test_examples.py
 from __future__ import annotations
 
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -56,3 +57,29 @@ def test_scaling_prints_a_table_that_adds_up():
         assert int(rate.replace(",", "")) > 0
         assert float(speedup) == pytest.approx(int(rate.replace(",", "")) / first, abs=0.011)
         assert float(efficiency) / 100 == pytest.approx(float(speedup) / int(processes), abs=0.011)
+
+
+@pytest.mark.slow
+@pytest.mark.ranks
+@pytest.mark.parametrize("hosts", ["1", "2"])
+def test_training_goes_on_with_the_right_gradients_after_a_rank_is_killed(hosts):
+    torch = pytest.importorskip("torch")
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / "fabric_survive.py"), hosts], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    example = runpy.run_path(str(EXAMPLES / "fabric_survive.py"))
+    network = example["make_network"]()
+    optimizer = torch.optim.SGD(network.parameters(), lr=example["RATE"])
+    for step in range(example["STEPS"]):
+        ranks = 4 if step < example["KILLED_AT"] else 3
+        optimizer.zero_grad()
+        for rank in range(ranks):  # the mean of the gradients of all ranks
+            x, y = example["make_batch"](step, rank)
+            (torch.nn.functional.mse_loss(network(x), y) / ranks).backward()
+        optimizer.step()
+    norm = torch.cat([p.detach().flatten() for p in network.parameters()]).norm().item()
+    rows = re.findall(r"rank (\d): 4, then 3 ranks; loss \S+; .weights. (\S+)", done.stdout)
+    assert [rank for rank, _ in rows] == ["0", "1", "2"]
+    assert all(abs(float(text) - norm) < 2e-5 for _, text in rows), (rows, norm)
+    assert "rank 3: its process was killed by SIGKILL" in done.stdout

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import urllib.request
 from contextlib import suppress
 
 import numpy as np
@@ -171,3 +172,23 @@ def ask_for_address(comm) -> str:
         return comm.address
     except InputError as error:
         return str(error)
+
+
+def read_own_metrics(comm, port) -> tuple:
+    """The text of rank 0, and two readings of all ranks with calls between them."""
+    from ridgeline.fabric import Watcher
+
+    for _ in range(10):
+        comm.all_reduce(np.ones(100_000, "f4"))
+    text, first, second = "", {}, {}
+    if comm.rank == 0:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+            text = answer.read().decode()
+        watcher = Watcher(f"127.0.0.1:{port}")
+        first = watcher.read()
+    for _ in range(10):
+        comm.all_reduce(np.ones(100_000, "f4"))
+    if comm.rank == 0:
+        second = watcher.read()
+    comm.barrier()
+    return text, first, second

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import json
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +19,10 @@ from ridgeline.errors import Exit, InputError
 if TYPE_CHECKING:
     from ridgeline.fabric import Schedule
 
-fabric = typer.Typer(no_args_is_help=True, help="Collectives: show, prove, predict, tune; doctor checks this host.")
+fabric = typer.Typer(
+    no_args_is_help=True,
+    help="Collectives: show, prove, predict, tune; doctor checks this host; watch shows ranks at work.",
+)
 
 fabric.command("columns")(columns)
 
@@ -297,6 +303,60 @@ def doctor(as_json: Json = False) -> None:
             )
     if not all(f.ok for f in findings):
         raise typer.Exit(Exit.FINDINGS)
+
+
+@fabric.command()
+def watch(
+    address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="The metrics of any rank of the job.")],
+    every: Annotated[float, typer.Option(help="Seconds between two readings (default: 1).")] = 1.0,
+    count: Annotated[int | None, typer.Option(help="Stop after this many readings (default: at Ctrl-C).")] = None,
+    as_json: Json = False,
+) -> None:
+    """Show a live table of all ranks: traffic, who waits for whom, the slowest rank and the slowest link.
+
+    The ranks run with RIDGELINE_FABRIC_METRICS=:PORT; the first reading has no rates.
+    """
+    import time
+
+    from rich.live import Live
+
+    from ridgeline.fabric import Watcher
+
+    if every <= 0:
+        raise InputError(f"--every is {every:g}; give seconds above 0.")
+    watcher = Watcher(address)
+    reading = watcher.read()
+    with Live(console=stdout(), auto_refresh=False) if not as_json else nullcontext() as live:
+        for number in itertools.count(1):
+            if live is None:
+                print_line(json.dumps(reading))
+            else:
+                live.update(_draw_ranks(reading), refresh=True)
+            if number == count:
+                return
+            time.sleep(every)
+            reading = watcher.read()
+
+
+def _draw_ranks(reading: dict[str, Any]) -> Table:
+    link, slowest = reading["slowest_link"], reading["slowest_rank"]
+    caption = f"slowest rank: {'none' if slowest is None else slowest}"
+    if link is not None:
+        caption += f"; slowest link: {link[0]} to {link[1]}"
+    table = Table(caption=caption)
+    for column in ("rank", "call", "MB/s", "waiting for", "longest rtt", "sent again"):
+        table.add_column(column, justify="left" if column in ("call", "waiting for") else "right")
+    for row in reading["ranks"]:
+        if "rtt" not in row:
+            table.add_row(str(row["rank"]), row["state"], "", "", "", "")
+            continue
+        waiting = ", ".join(f"{p}: {share:.0%}" for p, share in row["waiting"].items() if share >= 0.005)
+        if row["waits_for"] is not None:
+            waiting = f"{row['waits_for']} now" + (f"; {waiting}" if waiting else "")
+        rtt = _format_time(max(row["rtt"].values())) if row["rtt"] else ""
+        rate = f"{row['bytes_per_s'] / 1e6:,.1f}"
+        table.add_row(str(row["rank"]), row["state"], rate, waiting, rtt, f"{row['retransmissions']:,.0f}")
+    return table
 
 
 def _parse_bytes(word: str) -> int:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from ridgeline.fabric.schedules import schedule as schedule
     from ridgeline.fabric.selection import NEVER as NEVER
     from ridgeline.fabric.shared_buffers import empty as empty
+    from ridgeline.fabric.torch_backend import make_torch_group as make_torch_group
     from ridgeline.fabric.torch_backend import register_torch_backend as register_torch_backend
     from ridgeline.fabric.training import MODELS as MODELS
     from ridgeline.fabric.training import Model as Model
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from ridgeline.fabric.training import training_step as training_step
     from ridgeline.fabric.tuning import load_tuned_network as load_tuned_network
     from ridgeline.fabric.tuning import tune as tune
+    from ridgeline.fabric.watching import Watcher as Watcher
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
@@ -66,8 +68,9 @@ __getattr__, __dir__, __all__ = attach(
         "schedules": ["ALGORITHMS", "schedule"],
         "selection": ["NEVER"],
         "shared_buffers": ["empty"],
-        "torch_backend": ["register_torch_backend"],
+        "torch_backend": ["make_torch_group", "register_torch_backend"],
         "training": ["MODELS", "Model", "TrainingStep", "training_step"],
         "tuning": ["load_tuned_network", "tune"],
+        "watching": ["Watcher"],
     },
 )

@@ -37,6 +37,7 @@ from ridgeline.fabric.membership import grow_meeting, make_local_meeting, make_w
 from ridgeline.fabric.rendezvous import World
 from ridgeline.fabric.schedule_types import Schedule
 from ridgeline.fabric.shared_buffers import set_current_arena
+from ridgeline.fabric.telemetry import publish_metrics, withdraw_metrics
 from ridgeline.native import FABRIC_CONTEXTS, Collective, NetworkCollective
 
 MAGIC = 0x7269646765  # the value that other ranks read to test whether they may read memory
@@ -344,10 +345,16 @@ class Communicator(Group):
     def _go_on(self, meeting: Meeting, deadline: float, ends: bool = True) -> Communicator:
         self._owns_listener = False
         if ends:
-            self.close()
+            super().close()
         comm = Communicator(make_world(meeting, deadline), self.config)
         set_current_arena(comm.arena)
+        publish_metrics(comm)
         return comm
+
+    def close(self) -> None:
+        """End the threads and connections; shared memory is freed with its last array."""
+        withdraw_metrics(self)
+        super().close()
 
     def _reduce_arrays(
         self,

@@ -36,6 +36,8 @@ class FabricConfig:
     interface: str = ""  # that ranks of other hosts reach: a name or a subnet; empty: the one of the rendezvous
     ports: str = ""  # low-high: ports that ranks may listen on; empty: any free port
     rendezvous: str = ""  # host:port where rank 0 listens for the ranks of other hosts
+    metrics: str = ""  # [host]:port for Prometheus; further ranks of a host take the next ports
+    trace: str = ""  # path, to which -RANK.json is added: a line for each call, for chrome://tracing
     arena_bytes: int = 0  # limit of fabric.empty in one rank; 0: half of the memory of the machine
 
     def __post_init__(self) -> None:
@@ -46,6 +48,8 @@ class FabricConfig:
         if not 1 <= self.streams <= MOST_STREAMS:
             raise InputError(f"streams is {self.streams}; give 1 to {MOST_STREAMS}.")
         parse_ports(self.ports)
+        if self.metrics:
+            parse_address(f"x{self.metrics}" if self.metrics.startswith(":") else self.metrics, "metrics")
         if self.rendezvous:
             parse_address(self.rendezvous, "rendezvous")
         if not self.timeout > 0:

@@ -19,6 +19,7 @@ from ridgeline.fabric.rendezvous import World
 from ridgeline.fabric.schedule_types import Schedule
 from ridgeline.fabric.selection import AlgorithmChoice, RankProgram, choose_thresholds
 from ridgeline.fabric.shared_buffers import make_arena
+from ridgeline.fabric.telemetry import Trace
 from ridgeline.native import FABRIC_FRAGMENT_BYTES, Collective, NetworkCollective
 
 OP_CODES = {name: code for code, name in enumerate(OPS)}
@@ -71,7 +72,8 @@ class Group:
         self._closed = False
         self._owns_listener = context == 0
         # Operations that call the engine directly: there is no choice of algorithm and no call in progress.
-        self._direct_ops = frozenset(self._choice.native_ops)
+        self._trace = Trace(config.trace, world.rank) if config.trace and context == 0 else None
+        self._direct_ops = frozenset(self._choice.native_ops if self._trace is None else ())
         self.arena = make_arena(engine, world.arena_bytes) if context == 0 else None
 
     def algorithm(self, op: str, nbytes: int) -> str:
@@ -117,7 +119,12 @@ class Group:
             usages = [engine.usage(code) for code in OP_CODES.values()]
             nbytes, seconds = sum(u[1] for u in usages), sum(u[2] for u in usages) / 1e9
             row: dict[str, Any] = {"transport": "shm", "streams": 1, "bytes": nbytes, "seconds": seconds}
-            return row | {"waiting": waited, "retransmissions": 0, "rtt": None}
+            ops = {
+                name: {"calls": u[0], "sent": u[1], "received": 0, "seconds": u[2] / 1e9}
+                for name, u in zip(OP_CODES, usages, strict=True)
+                if u[0]
+            }
+            return row | {"waiting": waited, "retransmissions": 0, "rtt": None, "ops": ops}
         rows = {name: engine.peer_usage(rank, code) for name, code in OP_CODES.items()}
         rtt_ns, retransmissions = engine.link_state(rank)
         return {
@@ -143,6 +150,8 @@ class Group:
                 self._queue.shutdown(wait=True)
             if isinstance(self._engine, NetworkCollective):
                 self._engine.end()
+            if self._trace is not None:
+                self._trace.close()
             if self._owns_listener and self._world.meeting is not None:
                 self._world.meeting.listener.close()
 
@@ -219,10 +228,19 @@ class Group:
             self._check_usable(name)
             # Calls keep their order: this one runs after those in progress.
             return self._queue.submit(lambda: self._run(run, name, timeout, finish, queued=True)).result()
-        code = run(self._timeout if timeout is None else float(timeout))
+        seconds = self._timeout if timeout is None else float(timeout)
+        code = (
+            run(seconds)
+            if self._trace is None
+            else self._trace.measure(name, self._read_progress, lambda: run(seconds))
+        )
         if code:
             self._raise(code, name, timeout)
         return finish()
+
+    def _read_progress(self) -> tuple[int, int]:
+        """Bytes of all calls and nanoseconds of waiting so far."""
+        return sum(self._engine.usage(code)[1] for code in OP_CODES.values()), sum(self._engine.waited_ns)
 
     def _check_usable(self, name: str) -> None:
         """Raise FabricError if no call can succeed; the engine checks it again when a call starts."""

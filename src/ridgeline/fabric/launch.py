@@ -24,6 +24,7 @@ from ridgeline.fabric.meeting import NetworkWorld, meet
 from ridgeline.fabric.membership import join_meeting, make_world
 from ridgeline.fabric.rendezvous import TIMEOUT_S, RendezvousServer, World, choose_arena_bytes, join_world
 from ridgeline.fabric.shared_buffers import set_current_arena
+from ridgeline.fabric.telemetry import publish_metrics
 from ridgeline.machine import Placement, plan, topology
 from ridgeline.pipeline import Payload, Task, WorkerProcess, is_importing_main, pack
 
@@ -112,6 +113,7 @@ def _make_rank(
             world = join_world(name, number, ranks)
         with Communicator(world, config) as comm:
             set_current_arena(comm.arena)
+            publish_metrics(comm)
             return fn(comm, *args)
 
     return run
@@ -252,6 +254,7 @@ def init(*, config: FabricConfig | None = None, timeout: float = TIMEOUT_S) -> C
     else:
         comm = Communicator(_join(name, rank, size, settings, timeout), settings)
     set_current_arena(comm.arena)
+    publish_metrics(comm)
     return comm
 
 
@@ -286,6 +289,7 @@ def join(address: str, *, config: FabricConfig | None = None, timeout: float = T
     deadline = time.monotonic() + timeout
     comm = Communicator(make_world(join_meeting(address, settings, timeout), deadline), settings)
     set_current_arena(comm.arena)
+    publish_metrics(comm)
     return comm
 
 

@@ -44,7 +44,7 @@ RETRY_S = 0.05
 SHM, TCP = "shm", "tcp"
 TRANSPORT_CODES = {SHM: 0, TCP: 1}
 # Settings that may differ between ranks
-_OWN_SETTINGS = ("timeout", "arena_bytes", "interface", "ports", "rendezvous")
+_OWN_SETTINGS = ("timeout", "arena_bytes", "interface", "ports", "rendezvous", "metrics", "trace")
 
 
 @dataclass(frozen=True)

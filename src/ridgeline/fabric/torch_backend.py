@@ -249,11 +249,7 @@ class RidgelineGroup(dist.ProcessGroup):  # type: ignore[misc]
     ) -> None:
         """Join the other ranks; on one host rank 0 gives the size of arenas, else `make_meeting` finds the ranks."""
         super().__init__(rank, size)
-        self._rank, self._count, self._process = rank, size, os.getpid()
-        self._error: FabricError | None = None  # of a group that has ended
-        self._group_name = self._group_description = ""
-        self._closed = False
-        self._calls = _CallQueue()
+        self._set_up(rank, size)
         config = replace(read_config(), timeout=timeout)
         join_timeout = min(timeout, TIMEOUT_S)
         if make_meeting is not None:
@@ -278,6 +274,31 @@ class RidgelineGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._messenger.pids = world.pids
         # Daemon threads must not run while the interpreter ends; atexit functions run before that.
         atexit.register(self.shutdown)
+
+    def _set_up(self, rank: int, size: int) -> None:
+        self._rank, self._count, self._process = rank, size, os.getpid()
+        self._error: FabricError | None = None  # of a group that has ended
+        self._group_name = self._group_description = ""
+        self._closed = False
+        self._calls = _CallQueue()
+
+    @classmethod
+    def of_communicator(cls, comm: Communicator) -> RidgelineGroup:
+        """A group that makes its collectives through an existing communicator, which it closes at its end."""
+        group = cls.__new__(cls)
+        dist.ProcessGroup.__init__(group, comm.rank, comm.size)
+        group._set_up(comm.rank, comm.size)
+        timeout, world = comm.config.timeout, comm._world
+        group._world, group._comm = world, comm
+        if isinstance(world, NetworkWorld):
+            links = world.meeting.connect_messages(time.monotonic() + timeout)
+            group._messenger = Messenger("", comm.rank, comm.size, timeout, group._end, links)
+        else:
+            group._messenger = Messenger(f"{world.name}-torch", comm.rank, comm.size, timeout, group._end)
+            group._messenger.pids = world.pids
+            comm.barrier()  # all listen now
+        atexit.register(group.shutdown)
+        return group
 
     def getBackendName(self) -> str:
         return NAME
@@ -843,6 +864,16 @@ def _meet_by_store(store: Any, rank: int, size: int, config: FabricConfig, timeo
         store.set("ridgeline-secret", secret)
     store.set("ridgeline-rendezvous", str(server.addresses[0]))
     return meet(0, size, server.addresses[0], secret, config, timeout, server)
+
+
+def make_torch_group(comm: Communicator) -> RidgelineGroup:
+    """A process group over all ranks of a communicator: `DistributedDataParallel(model, process_group=…)`.
+
+    All ranks call it. After a failure, make a new one over `comm.shrink()`. A part of a split communicator is refused.
+    """
+    if comm._context:
+        raise InputError("make_torch_group: this communicator is a part of a split one; give the one that was split.")
+    return RidgelineGroup.of_communicator(comm)
 
 
 def register_torch_backend() -> None:
