@@ -22,6 +22,7 @@ from ridgeline.trajectory.cameras import Camera, Picks
 from ridgeline.trajectory.pictures import (
     DECODED,
     DEPTH_PNG,
+    DEPTH_RVL,
     DEPTHS,
     RAW,
     VIDEO_CODECS,
@@ -32,6 +33,7 @@ from ridgeline.trajectory.pictures import (
     create_decoder,
     import_av,
     unpack_depth,
+    unpack_rvl,
 )
 from ridgeline.trajectory.readers.streams import describe_error
 from ridgeline.trajectory.stream import Array
@@ -176,6 +178,8 @@ class PictureDecoder:
             return [(number, picture.data if array else self._check(picture.data))]
         if picture.codec in DEPTHS:
             return [(number, build_depth(picture))]
+        if picture.codec == DEPTH_RVL:
+            return [(number, unpack_depth(bytes(picture.data[:12]), unpack_rvl(bytes(picture.data))))]
         if picture.codec in RAW:
             return [(number, build_frame(picture))]
         av = import_av("decoding cameras")

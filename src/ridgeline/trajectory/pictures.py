@@ -19,6 +19,8 @@ from ridgeline.trajectory.stream import Array
 VIDEO_CODECS = ("h264", "h265", "av1", "vp9")
 IMAGE_CODECS = ("jpeg", "png", "webp", "bmp", "tiff")
 DEPTH_PNG = "compressedDepth"
+DEPTH_RVL = "compressedDepth rvl"
+DEPTH_FILES = (DEPTH_PNG, DEPTH_RVL)
 DEPTHS = {"16UC1": np.uint16, "mono16": np.uint16, "16SC1": np.int16, "32FC1": np.float32}
 DECODED = "decoded"  # `data` is a frame that a video reader decoded already
 MOST_PIXELS = 1 << 28  # more is a damaged header
@@ -70,7 +72,7 @@ def name_codec(text: str, data: Any = b"") -> str:
     """
     low = text.lower()
     if "compresseddepth" in low:
-        return "compressedDepth rvl" if "rvl" in low else DEPTH_PNG
+        return DEPTH_RVL if "rvl" in low else DEPTH_PNG
     head = bytes(data[:12])
     if head.startswith(b"\xff\xd8\xff"):
         return "jpeg"
@@ -99,6 +101,13 @@ def inspect(picture: Picture) -> Look:
         return _inspect_png(bytes(data))
     if codec == DEPTH_PNG:
         return _inspect_png(bytes(data[12:]))
+    if codec == DEPTH_RVL:
+        if len(data) < 20:
+            return Look(fault="it was cut off before its header ends", depth=True)
+        width, height = struct.unpack("<ii", bytes(data[12:20]))
+        if width <= 0 or height <= 0 or width * height > MOST_PIXELS:
+            return Look(fault=f"its size of {width} × {height} pixels is none", depth=True)
+        return Look(width, height, depth=True)
     if codec in ("h264", "h265"):
         units = find_units(bytes(data), codec)
         if not units:
@@ -110,7 +119,7 @@ def inspect(picture: Picture) -> Look:
 
 
 def is_known(codec: str) -> bool:
-    return codec in (*RAW, *IMAGE_CODECS, *VIDEO_CODECS, DEPTH_PNG, DECODED)
+    return codec in (*RAW, *IMAGE_CODECS, *VIDEO_CODECS, *DEPTH_FILES, DECODED)
 
 
 def _inspect_raw(picture: Picture) -> Look:
@@ -234,7 +243,7 @@ def create_decoder(codec: str, topic: str) -> Any:
 def check_codec(codec: str, topic: str) -> None:
     """Refuse a codec that nothing here decodes."""
     if not is_known(codec):
-        known = ", ".join((*IMAGE_CODECS, *VIDEO_CODECS, DEPTH_PNG, *RAW))
+        known = ", ".join((*IMAGE_CODECS, *VIDEO_CODECS, *DEPTH_FILES, *RAW))
         raise InputError(f"{topic}: its codec '{codec}' cannot be decoded here (known: {known}); convert it first.")
 
 
@@ -274,6 +283,42 @@ def unpack_depth(config: bytes, values: Array) -> Array:
     with np.errstate(divide="ignore"):
         meters = a / (values.astype(np.float32) - np.float32(b))
     return np.where(values == 0, np.float32(np.nan), meters).astype(np.float32)
+
+
+def unpack_rvl(data: bytes) -> Array:
+    """Return the values [H, W] of a compressedDepth image in RVL: runs of zeros, and runs of differences.
+
+    RVL (Wilson, 2017) writes numbers in nibbles: 3 bits of the number each, lowest first, and a bit that says whether
+    more follow. Runs of zeros and of other pixels take turns; each of the latter is a zigzag difference to the one
+    before it. Words of 32 bits are filled from their highest nibble.
+    """
+    width, height = struct.unpack("<ii", data[12:20])
+    words = np.frombuffer(data, "<u4", (len(data) - 20) // 4, offset=20)
+    nibbles = ((words[:, None] >> np.arange(28, -1, -4, dtype=np.uint32)) & 15).astype(np.int64).reshape(-1)
+    ends = np.flatnonzero(nibbles < 8)
+    starts = np.concatenate([[0], ends[:-1] + 1]) if len(ends) else ends
+    places = np.arange(ends[-1] + 1 if len(ends) else 0) - np.repeat(starts, ends - starts + 1)
+    if places.max(initial=0) > 10:
+        raise ValueError("a number of its depth is too long")
+    numbers = np.add.reduceat((nibbles[: len(places)] & 7) << (3 * places), starts) if len(ends) else ends
+    steps = numbers >> 1 ^ -(numbers & 1)
+    out = np.zeros(width * height, np.int64)
+    filled, at, last, size = 0, 0, 0, len(out)
+    while filled < size:
+        if at + 1 >= len(numbers):
+            raise ValueError("it was cut off before its end")
+        filled += int(numbers[at])
+        count = int(numbers[at + 1])
+        at += 2
+        if filled + count > size or at + count > len(numbers):
+            raise ValueError("its runs do not fit its size")
+        if count:
+            values = last + np.cumsum(steps[at : at + count])
+            out[filled : filled + count] = values
+            last, filled, at = int(values[-1]), filled + count, at + count
+    if out.min(initial=0) < 0 or out.max(initial=0) > 65535:
+        raise ValueError("its depth does not fit into 16 bits")
+    return out.astype(np.uint16).reshape(height, width)
 
 
 def _cut_rows(picture: Picture, data: Array, size: int) -> Array:

@@ -52,6 +52,7 @@ FORMATS: dict[str, tuple[str, tuple[str, ...]]] = {
     "hdf5": ("HDF5 file", (".hdf5", ".h5")),
     "rlds": ("RLDS folder", ()),
     "lerobot": ("LeRobot folder", ()),
+    "image_folder": ("folder of images", ()),
     "parquet": ("Parquet file", (".parquet", ".pq")),
     "tum": ("TUM or EuRoC trajectory", (".tum",)),
     "csv": ("CSV table", (".csv", ".tsv", ".txt")),
@@ -131,7 +132,8 @@ def detect_format(path: str | Path) -> str:
         raise InputError(f"'{path}' may not be read; check its mode.") from None
     if path.is_dir():
         raise InputError(
-            f"'{path}' is a folder, but no LeRobot dataset, RLDS dataset or ROS 2 bag; name the files in it."
+            f"'{path}' is a folder, but no LeRobot dataset, RLDS dataset, ROS 2 bag or folder of images; "
+            "name the files in it."
         )
     begins = read_head(path, 12)
     for what, suffixes in FORMATS.values():

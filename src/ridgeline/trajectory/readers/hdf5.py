@@ -3,20 +3,29 @@
 The clock of a dataset is the time column (`time`, `t`, `timestamps`, …) of its length in its own group, else in the
 groups above, else in `obs`. Datasets without one get even stamps; the rate comes from `--fps` or from the environment's
 `control_freq`. A file without `data/` is one episode.
+
+Datasets of images are cameras: uint8 pixels [T, H, W, 3] (or [T, 3, H, W], RGB), depth [T, H, W], and JPEG or PNG files
+as rows of bytes, padded with zeros (ALOHA) or of their own length.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ridgeline.errors import InputError, MissingExtra, unknown
+from ridgeline.trajectory.cameras import Camera
 from ridgeline.trajectory.columns import group_columns
+from ridgeline.trajectory.pictures import DEPTHS, IMAGE_CODECS, Picture, name_codec
+from ridgeline.trajectory.readers.images import ImageTopic
+from ridgeline.trajectory.readers.messages import NO_CAMERAS
 from ridgeline.trajectory.readers.streams import (
     ReadOptions,
     build_streams,
@@ -34,6 +43,9 @@ from ridgeline.trajectory.stream import Array, Stream, build_grid, to_stamps
 MAGIC = b"\x89HDF\r\n\x1a\n"
 OBSERVATIONS = ("obs", "observations")  # their clock also counts for the datasets beside them
 SHIFTED = "next_obs/"  # equals obs, one step later
+BLOCK = 8  # images that are read at once
+BLOCK_BYTES = 1 << 26  # of images that are read at once
+SMALLEST = 8  # width and height of images; smaller arrays are numbers
 
 
 def sniff(path: Path) -> bool:
@@ -81,9 +93,11 @@ def _read_episode(
         if not choose_columns(names, [word]):
             raise unknown(f"topic in '{path}'", word, [title for title, _ in group_columns(names)])
     chosen = choose_columns(names, topics)
+    images = {name: layout for name in names if name in chosen and (layout := _find_layout(name, sets[name]))}
+    _add_cameras(images, sets, clocks, stamps, episode, options, rate, path, left_out)
     usable: dict[str | None, list[str]] = {}  # names of datasets by their clock
     for name in names:
-        if name in chosen:
+        if name in chosen and name not in images:
             why = explain_unusable(sets[name].dtype, sets[name].shape)
             clock = clocks.get(name)
             above = _clocks_above(name, stamps)
@@ -107,6 +121,128 @@ def _read_episode(
         streams += build_streams("", times, fields, episode)
     order = {title: i for i, (title, _) in enumerate(group_columns(names))}
     return sorted(streams, key=lambda s: order.get(s.name, len(order)))
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """How a dataset holds images: an encoding of raw pixels, or "" for image files."""
+
+    encoding: str
+    width: int = 0
+    height: int = 0
+    channels_first: bool = False
+
+
+def _find_layout(name: str, item: Any) -> _Layout | None:
+    """Return how a dataset holds images; None if it holds numbers."""
+    shape, kind = item.shape, item.dtype
+    if not shape or not len(item):
+        return None
+    if kind.kind in "OSV" or (kind == np.uint8 and len(shape) == 2):
+        first = next((data for i in range(min(len(item), BLOCK)) if (data := _to_bytes(item[i]))), b"")
+        return _Layout("") if name_codec("", first) in IMAGE_CODECS else None
+    channels_first = len(shape) == 4 and shape[1] in (1, 3, 4) and shape[3] not in (1, 3, 4)
+    if len(shape) == 4:
+        height, width, channels = (shape[2], shape[3], shape[1]) if channels_first else shape[1:]
+    elif len(shape) == 3:
+        height, width, channels = shape[1], shape[2], 1
+    else:
+        return None
+    encoding = {
+        ("uint8", 1): "mono8", ("uint8", 3): "rgb8", ("uint8", 4): "rgba8", ("uint16", 1): "16UC1",
+        ("int16", 1): "16SC1", ("float32", 1): "32FC1", ("float64", 1): "32FC1",
+    }.get((kind.name, channels))  # fmt: skip
+    too_small = min(height, width) < SMALLEST or (len(shape) == 3 and not explain_unusable(kind, shape))
+    if encoding is None or too_small or (kind.kind == "f" and "depth" not in name.lower()):
+        return None
+    return _Layout(encoding, width, height, channels_first)
+
+
+def _add_cameras(
+    images: Mapping[str, _Layout],
+    sets: Mapping[str, Any],
+    clocks: Mapping[str, str | None],
+    stamps: Mapping[str, Array],
+    episode: str,
+    options: ReadOptions,
+    rate: float | None,
+    path: Path,
+    left_out: dict[str, str],
+) -> None:
+    """Give the cameras of an episode to `options.add_camera`, or say that they are left out."""
+    if options.add_camera is None:
+        left_out.update(dict.fromkeys(images, NO_CAMERAS))
+        return
+    take = partial(_take_pictures, path, {sets[name].name: layout for name, layout in images.items()})
+    for name, layout in images.items():
+        item, clock = sets[name], clocks.get(name)
+        times = stamps[clock] if clock else _even_times(rate, len(item), path)
+        camera: Camera | None
+        if layout.encoding:  # all images have one size, so that none needs to be read
+            camera = Camera(
+                name, times, layout.encoding, layout.width, layout.height, depth=layout.encoding in DEPTHS,
+                keys=np.ones(len(times), bool), bytes=item.id.get_storage_size(), episode=episode, take=take,
+                key=item.name,
+            )  # fmt: skip
+        else:
+            index = ImageTopic(name)
+            for picture in _read_pictures(item, layout):
+                index.add_picture(picture)
+            camera = index.build_camera(times, take, episode=episode, key=item.name)
+        if camera is not None:
+            options.add_camera(camera)
+
+
+def _take_pictures(
+    path: Path, layouts: Mapping[str, _Layout], sources: Collection[str]
+) -> Iterator[tuple[str, int, Picture]]:
+    """Iterate over (dataset, number, picture), the datasets in turn so that their threads work side by side."""
+    import h5py
+
+    with h5py.File(path, "r") as file:
+        readers = {source: _read_pictures(file[source], layouts[source]) for source in sources}
+        number = 0
+        while readers:
+            for source in list(readers):
+                picture = next(readers[source], None)
+                if picture is None:
+                    del readers[source]
+                else:
+                    yield source, number, picture
+            number += 1
+
+
+def _read_pictures(item: Any, layout: _Layout) -> Iterator[Picture]:
+    """Iterate over the images of a dataset, a few in memory at a time; those of a damaged part are empty."""
+    size = max(1, int(np.prod(item.shape[1:])) * item.dtype.itemsize)
+    block = max(1, min(max(BLOCK, (item.chunks or (1,))[0]), BLOCK_BYTES // size))
+    for start in range(0, len(item), block):
+        try:
+            images = item[start : start + block]
+        except OSError:  # a part that its filter cannot unpack
+            images = [None] * min(block, len(item) - start)
+        for image in images:
+            yield _build_picture(image, layout)
+
+
+def _build_picture(image: Any, layout: _Layout) -> Picture:
+    if not layout.encoding:
+        data = b"" if image is None else _to_bytes(image)
+        return Picture(name_codec("", data), data)
+    if image is None:
+        return Picture(layout.encoding, b"", layout.width, layout.height)
+    pixels = image.transpose(1, 2, 0) if layout.channels_first else image
+    if pixels.dtype == np.float64:
+        pixels = pixels.astype(np.float32)
+    return Picture(
+        layout.encoding, np.ascontiguousarray(pixels).reshape(-1).view(np.uint8), layout.width, layout.height
+    )
+
+
+def _to_bytes(value: Any) -> bytes:
+    """Return the bytes of an image file without the zeros that pad it."""
+    data = value.tobytes() if hasattr(value, "tobytes") else bytes(value) if isinstance(value, bytes) else b""
+    return data.rstrip(b"\0")
 
 
 def _find_clocks(sets: Mapping[str, Any], options: ReadOptions, path: Path) -> dict[str, Array]:

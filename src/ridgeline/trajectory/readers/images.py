@@ -69,8 +69,22 @@ class ImageTopic:
         self._stamps.append(get_or(self._get_stamp, message, None) if self._get_stamp is not None else None)
         try:
             picture = read_picture(message)
-            look = inspect(picture)
         except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
+            self.add_fault(number, f"it holds no picture ({error})")
+            return
+        self._look_at(number, picture)
+
+    def add_picture(self, picture: Picture) -> None:
+        """Add a picture of a source whose stamps are known elsewhere."""
+        self._log_times.append(0)
+        self._stamps.append(None)
+        self._look_at(len(self._log_times) - 1, picture)
+
+    def _look_at(self, number: int, picture: Picture) -> None:
+        """Take the headers of a picture into the index."""
+        try:
+            look = inspect(picture)
+        except (AttributeError, TypeError, ValueError, IndexError) as error:
             self.add_fault(number, f"it holds no picture ({error})")
             return
         self._sizes.append((look.width, look.height))
@@ -112,7 +126,7 @@ class ImageTopic:
         offset = int(np.median(stamps[known] - logged[known]))
         return np.where(known, stamps, logged + offset)
 
-    def build_camera(self, times: Array, take: Take) -> Camera | None:
+    def build_camera(self, times: Array, take: Take, *, episode: str = "", key: str = "") -> Camera | None:
         """Return the camera; None if no message holds a picture."""
         if not self._codecs:
             return None
@@ -138,6 +152,8 @@ class ImageTopic:
             bytes=self._bytes,
             changes_to=other,
             take=take,
+            episode=episode,
+            key=key,
         )
 
 

@@ -1,6 +1,6 @@
 """LeRobot datasets, v2 and v3: a folder with meta/info.json and data/**/*.parquet, read episode by episode.
 
-Videos become cameras. The tasks, the type of the robot and the names of the features are
+Videos and stored images become cameras. The tasks, the type of the robot and the names of the features are
 kept for a LeRobot dataset that is written from these streams.
 """
 
@@ -18,7 +18,8 @@ import numpy as np
 
 from ridgeline.errors import InputError, MissingExtra
 from ridgeline.trajectory.cameras import Camera, Take
-from ridgeline.trajectory.pictures import DECODED, Picture
+from ridgeline.trajectory.pictures import DECODED, Picture, name_codec
+from ridgeline.trajectory.readers.images import ImageTopic
 from ridgeline.trajectory.readers.streams import ReadOptions, choose_topics, read_columns, report_left_out
 from ridgeline.trajectory.stream import Array, EpisodeInfo, Stream
 from ridgeline.trajectory.videos import VideoReader
@@ -26,6 +27,7 @@ from ridgeline.trajectory.videos import VideoReader
 V2_VIDEO = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4"
 INFO = "meta/info.json"
 BOOKKEEPING = ("timestamp", "frame_index", "episode_index", "index", "task_index")
+ROWS = 32  # stored images that are in memory at once
 GRID_S = 1e-4  # LeRobot's tolerance: a stamp closer than this to frame / fps counts as frame / fps
 
 
@@ -37,24 +39,24 @@ def read(path: Path, topics: Sequence[str] | None = None, options: ReadOptions |
     options = options or ReadOptions()
     try:
         import pyarrow as arrow
-        from pyarrow.parquet import read_table
     except ImportError:
         raise MissingExtra("reading LeRobot datasets", "robot") from None
     info = json.loads((path / INFO).read_text())
     files = sorted((path / "data").rglob("*.parquet"))
     if not files:
         raise InputError(f"'{path}' is a LeRobot dataset without data/**/*.parquet; download it again.")
-    table = arrow.concat_tables([read_table(f, partitioning=None) for f in files], promote_options="default")
+    known = info.get("features", {})
+    stored = [n for n, f in known.items() if f.get("dtype") == "image"]
+    table = arrow.concat_tables([_read_numbers(f, stored) for f in files], promote_options="default")
     for name in ("timestamp", "episode_index"):
         if name not in table.column_names:
             raise InputError(f"'{path}' has no column '{name}' in {files[0].name}; it is no LeRobot dataset.")
     features = [n for n in table.column_names if n not in BOOKKEEPING]
-    known = info.get("features", {})
     videos = [n for n, f in known.items() if f.get("dtype") == "video"]
-    chosen_features = choose_topics([*features, *videos], topics, path)
+    chosen_features = choose_topics([*features, *videos, *stored], topics, path)
     columns, left_out = read_columns(table, [name for name in features if name in chosen_features])
     if options.add_camera is None:
-        left_out = dict.fromkeys(videos, "video (--camera NAME=FEATURE takes it into a LeRobot dataset)") | left_out
+        left_out = dict.fromkeys((*videos, *stored), "images (--camera NAME=FEATURE takes them along)") | left_out
     report_left_out(options, "", left_out)
     episodes = np.asarray(table.column("episode_index"))
     stamps = np.asarray(table.column("timestamp")).astype(np.float64)
@@ -66,6 +68,9 @@ def read(path: Path, topics: Sequence[str] | None = None, options: ReadOptions |
     streams = []
     lengths = {int(e): int(n) for e, n in zip(*np.unique(episodes, return_counts=True), strict=True)}
     take = partial(_take_pictures, path, info, lengths)
+    chosen_images = [n for n in stored if n in chosen_features] if options.add_camera is not None else []
+    images = _index_images(path, files, chosen_images)
+    take_images = partial(_take_images, path, files)
     for episode in np.unique(episodes).tolist():
         rows = np.flatnonzero(episodes == episode)
         times = _exact_times(stamps[rows], None if frames is None else frames[rows], info.get("fps"))
@@ -80,6 +85,11 @@ def read(path: Path, topics: Sequence[str] | None = None, options: ReadOptions |
             for name in videos:
                 if name in chosen_features:
                     options.add_camera(_build_camera(name, known[name], times, str(episode), take))
+            for name in chosen_images:
+                key = f"{episode}/{name}"
+                camera = images[key].build_camera(times, take_images, episode=str(episode), key=key)
+                if camera is not None:
+                    options.add_camera(camera)
     return streams
 
 
@@ -97,14 +107,71 @@ def _build_camera(name: str, feature: Mapping[str, Any], times: Array, episode: 
 def _take_pictures(
     path: Path, info: Mapping[str, Any], lengths: Mapping[int, int], sources: Collection[str]
 ) -> Iterator[tuple[str, int, Picture]]:
-    """Decode the videos of episodes, one after the other: (EPISODE/FEATURE, frame, picture)."""
+    """Decode the videos of episodes, one episode after the other: (EPISODE/FEATURE, frame, picture)."""
     places = find_videos(path, info, list(lengths))
+    by_episode: dict[int, dict[str, str]] = {}
     for source in sources:
         episode, _, name = source.partition("/")
-        file, first = places[int(episode)][name]
-        with contextlib.closing(VideoReader(file, float(info["fps"]))) as reader:
-            for number, frame in enumerate(reader.iterate(first, lengths[int(episode)])):
-                yield source, number, Picture(DECODED, frame)
+        by_episode.setdefault(int(episode), {})[source] = name
+    for number, names in by_episode.items():
+        with contextlib.ExitStack() as files:
+            frames = {}
+            for source, name in names.items():
+                file, first = places[number][name]
+                reader = files.enter_context(contextlib.closing(VideoReader(file, float(info["fps"]))))
+                frames[source] = reader.iterate(first, lengths[number])
+            for frame in range(lengths[number]):  # the cameras in turn, so that their threads work side by side
+                for source, pictures in frames.items():
+                    yield source, frame, Picture(DECODED, next(pictures))
+
+
+def _read_numbers(file: Path, stored: Collection[str]) -> Any:
+    """Return the table of a data file without its images."""
+    from pyarrow.parquet import read_schema, read_table
+
+    return read_table(file, columns=[n for n in read_schema(file).names if n not in stored], partitioning=None)
+
+
+def _index_images(root: Path, files: Sequence[Path], names: Sequence[str]) -> dict[str, ImageTopic]:
+    """Return the index of the stored images by EPISODE/FEATURE."""
+    out: dict[str, ImageTopic] = {}
+    for episode, name, picture in _iterate_images(root, files, names) if names else ():
+        out.setdefault(f"{episode}/{name}", ImageTopic(name)).add_picture(picture)
+    return out
+
+
+def _take_images(root: Path, files: Sequence[Path], sources: Collection[str]) -> Iterator[tuple[str, int, Picture]]:
+    """Iterate over stored images: (EPISODE/FEATURE, frame, picture)."""
+    names = list(dict.fromkeys(source.partition("/")[2] for source in sources))
+    counts = dict.fromkeys(sources, 0)
+    for episode, name, picture in _iterate_images(root, files, names):
+        source = f"{episode}/{name}"
+        if source in counts:
+            yield source, counts[source], picture
+            counts[source] += 1
+
+
+def _iterate_images(root: Path, files: Sequence[Path], names: Sequence[str]) -> Iterator[tuple[int, str, Picture]]:
+    """Iterate over (episode, feature, picture), row by row."""
+    from pyarrow.parquet import ParquetFile
+
+    for file in files:
+        with ParquetFile(file) as parquet:
+            for batch in parquet.iter_batches(ROWS, columns=["episode_index", *names]):
+                episodes = batch.column("episode_index").to_pylist()
+                cells = [batch.column(batch.schema.get_field_index(n)).to_pylist() for n in names]
+                for row, episode in enumerate(episodes):
+                    for name, column in zip(names, cells, strict=True):
+                        yield episode, name, read_stored_image(root, column[row])
+
+
+def read_stored_image(root: Path, cell: Any) -> Picture:
+    """Return the image of a cell of a data file: its bytes, or the file that it names."""
+    data = cell.get("bytes") if isinstance(cell, Mapping) else cell
+    if not data and isinstance(cell, Mapping) and cell.get("path"):
+        file = root / str(cell["path"])
+        data = file.read_bytes() if file.is_file() else b""
+    return Picture(name_codec("", data or b""), data or b"")
 
 
 def find_videos(root: Path, info: Mapping[str, Any], episodes: Sequence[int]) -> dict[int, dict[str, tuple[Path, int]]]:

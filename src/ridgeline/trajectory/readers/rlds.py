@@ -2,16 +2,17 @@
 
 A folder has features.json, dataset_info.json and shards like NAME-train.tfrecord-00000-of-00005. A record is one
 episode: a tf.train.Example in protobuf's encoding, in which each feature of the steps is one flat list. Every record
-carries CRC-32C checksums, which are verified. Images are left out; a text that stays the same is the episode's task.
+carries CRC-32C checksums, which are verified. Images are cameras (RGB; 16-bit ones are depth); a text that stays the
+same is the episode's task.
 """
 
 from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.errors import InputError
+from ridgeline.trajectory.pictures import DEPTHS, Picture, name_codec
+from ridgeline.trajectory.readers.images import ImageTopic
+from ridgeline.trajectory.readers.messages import NO_CAMERAS
 from ridgeline.trajectory.readers.streams import LeftOut, ReadOptions, choose_topics
 from ridgeline.trajectory.stream import Array, EpisodeInfo, Stream
 
@@ -29,6 +33,7 @@ FOOTER = 4
 CASTAGNOLI = 0x82F63B78
 LANES = 1024  # of a checksum computed side by side
 SHORT = 1 << 14  # bytes; for fewer, lanes do not pay
+SMALLEST = 8  # width and height of images in a tensor; smaller ones are numbers
 TASKS = ("language_instruction", "natural_language_instruction", "instruction", "task")
 
 
@@ -103,15 +108,20 @@ def read_episode(
     options = options or ReadOptions()
     if not options.fps:
         raise InputError(f"'{path}' has no time stamps; give the rate of its steps with --fps.")
+    values = _parse_example(shard, record, _read_body(shard, record))
+    return _build_streams(path, shard, record, values, episode, topics, options)
+
+
+def _read_body(shard: Path, record: Record, *, verify: bool = True) -> bytes:
+    """Return the content of a record; a wrong checksum is an InputError that names the shard."""
     with shard.open("rb") as file:
         file.seek(record.offset)
         data = file.read(record.length)
     length = _read_length(shard, data[:HEADER], record.offset)
     body, (expected,) = data[HEADER : HEADER + length], struct.unpack_from("<I", data, HEADER + length)
-    if mask_checksum(compute_crc32c(body)) != expected:
+    if verify and mask_checksum(compute_crc32c(body)) != expected:
         raise InputError(f"'{shard}': the record at byte {record.offset} has a wrong checksum; copy the file again.")
-    values = _parse_example(shard, record, body)
-    return _build_streams(path, shard, record, values, episode, topics, options)
+    return body
 
 
 def _build_streams(
@@ -124,17 +134,29 @@ def _build_streams(
     options: ReadOptions,
 ) -> list[Stream]:
     features = [feature for feature in _read_features(path) if feature.name in values]
-    numeric = [feature for feature in features if feature.dtype not in ("text", "image", "other")]
+    images = [f for f in features if f.dtype == "image" or (options.add_camera is not None and _name_encoding(f))]
+    numeric = [f for f in features if f.dtype not in ("text", "image", "other") and f not in images]
     steps = {feature.name: _shape(shard, record, feature, values[feature.name]) for feature in numeric}
     counts = {len(array) for array in steps.values()}
+    counts |= {len(values[f.name]) for f in images if f.dtype == "image"}
     if len(counts) != 1:
         raise InputError(f"'{shard}': the features of the record at byte {record.offset} differ in length.")
     frames = np.arange(counts.pop(), dtype=np.float64)
     times = np.rint(frames * (1e9 / float(options.fps or 1))).astype(np.int64)
     for feature in features:
-        if feature.dtype in ("image", "other"):
-            options.leave_out(LeftOut(feature.name, f"{feature.dtype} is not numeric"))
-    chosen = choose_topics([feature.name for feature in numeric], topics, path)
+        if feature.dtype == "other" or (feature.dtype == "image" and options.add_camera is None):
+            reason = NO_CAMERAS if feature.dtype == "image" else "other is not numeric"
+            options.leave_out(LeftOut(feature.name, reason))
+    chosen = choose_topics([feature.name for feature in (*numeric, *images)], topics, path)
+    if options.add_camera is not None:
+        take = partial(_take_pictures, shard, record, {f.name: f for f in images})
+        for feature in images:
+            index = ImageTopic(feature.name)
+            for picture in _read_pictures(feature, values[feature.name]):
+                index.add_picture(picture)
+            camera = index.build_camera(times, take, episode=str(episode), key=f"{episode}/{feature.name}")
+            if camera is not None and feature.name in chosen:
+                options.add_camera(camera)
     info = EpisodeInfo(_find_tasks(features, values))
     streams = []
     for feature in numeric:
@@ -144,6 +166,45 @@ def _build_streams(
         flat = array.reshape(len(array), -1) if feature.shape else array.reshape(len(array))
         streams.append(Stream(feature.name, times, flat, episode=str(episode), info=info))
     return streams
+
+
+def _take_pictures(
+    shard: Path, record: Record, features: Mapping[str, Feature], sources: Collection[str]
+) -> Iterator[tuple[str, int, Picture]]:
+    """Iterate over (EPISODE/FEATURE, step, picture), the features in turn so that their threads work side by side."""
+    values = _parse_example(shard, record, _read_body(shard, record, verify=False))  # `read_episode` verified it
+    names = {source: source.partition("/")[2] for source in sources}
+    readers = {source: list(_read_pictures(features[name], values[name])) for source, name in names.items()}
+    for step in range(max(map(len, readers.values()), default=0)):
+        for source, pictures in readers.items():
+            if step < len(pictures):
+                yield source, step, pictures[step]
+
+
+def _read_pictures(feature: Feature, values: Any) -> Iterator[Picture]:
+    """Iterate over the images of an episode: image files, or the pixels of a tensor."""
+    if feature.dtype == "image":
+        for data in values:
+            yield Picture(name_codec("", data), data)
+        return
+    height, width = feature.shape[:2]
+    encoding = _name_encoding(feature)
+    for pixels in np.asarray(values).reshape(-1, int(np.prod(feature.shape))):
+        plain = pixels.astype("<f4" if encoding == "32FC1" else np.dtype(DEPTHS.get(encoding, np.uint8)))
+        yield Picture(encoding, plain.view(np.uint8), width, height)
+
+
+def _name_encoding(feature: Feature) -> str:
+    """Return the encoding of a tensor of pixels or depth; "" if it holds other numbers."""
+    shape = feature.shape
+    if len(shape) not in (2, 3) or min(shape[:2]) < SMALLEST or feature.dtype in ("text", "image", "other"):
+        return ""
+    channels = shape[2] if len(shape) == 3 else 1
+    if feature.dtype == "uint8":
+        return {1: "mono8", 3: "rgb8", 4: "rgba8"}.get(channels, "")
+    if channels != 1 or "depth" not in feature.name.lower():
+        return ""
+    return {"uint16": "16UC1", "int16": "16SC1", "float32": "32FC1", "float64": "32FC1"}.get(feature.dtype, "")
 
 
 def _shape(shard: Path, record: Record, feature: Feature, flat: Any) -> Array:
