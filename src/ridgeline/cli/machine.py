@@ -19,11 +19,13 @@ from ridgeline.cli.output import Json, print_json, print_line, status, stdout
 from ridgeline.errors import InputError
 from ridgeline.machine import (
     Ceilings,
+    Finding,
     Gpu,
     Nic,
     Node,
     Placement,
     Topology,
+    find_normal,
     fingerprint,
     format_spans,
     plan,
@@ -32,6 +34,8 @@ from ridgeline.machine import (
 )
 from ridgeline.machine import ceilings as get_ceilings
 from ridgeline.web import format_bytes
+
+VERDICT_COLOURS = {"normal": "green", "low": "bold red", "high": "yellow", "unknown": "dim"}
 
 
 def machine(
@@ -42,8 +46,24 @@ def machine(
             "--ceilings", help="Also show the measured limits of memory, matmul and links (cached after the first run)."
         ),
     ] = False,
-    fresh: Annotated[bool, typer.Option("--fresh", help="With --ceilings: measure again.")] = False,
-    device: Annotated[str, typer.Option("--device", help="With --ceilings: auto, cpu, cuda or cuda:N.")] = "auto",
+    fresh: Annotated[bool, typer.Option("--fresh", help="With --ceilings or --normal: measure again.")] = False,
+    normal: Annotated[
+        bool,
+        typer.Option(
+            "--normal", help="Compare the limits with those of the same models: normal, low, and what to look at."
+        ),
+    ] = False,
+    like: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--like",
+            metavar="FILE",
+            help="With --normal: compare with `machine --ceilings --json` of another machine (may be repeated).",
+        ),
+    ] = None,
+    device: Annotated[
+        str, typer.Option("--device", help="With --ceilings or --normal: auto, cpu, cuda or cuda:N.")
+    ] = "auto",
     root: Annotated[
         Path, typer.Option("--root", metavar="DIR", help="Read a recorded tree that holds sys and proc.")
     ] = Path("/"),
@@ -70,17 +90,22 @@ def machine(
 
       ridgeline machine --ceilings
 
+      ridgeline machine --normal
+
       ridgeline machine --plan 8 --per core
 
       ridgeline machine --plan 4 --per node --as numactl -- python train.py
 
       ridgeline machine --root recorded/ --json | jq '.nodes[0].cpus'
     """
-    if (ceilings or fresh) and root != Path("/"):
-        raise InputError("--ceilings measures this machine, --root shows another; use one of them.")
+    if (ceilings or fresh or normal) and root != Path("/"):
+        option = "--normal" if normal else "--ceilings"
+        raise InputError(f"{option} measures this machine, --root shows another; use one of them.")
+    if like and not normal:
+        raise InputError("--like names a machine to compare with; add --normal.")
     if per is not None and ranks is None:
         raise InputError("--per says how to plan; add --plan RANKS.")
-    if launcher is not None and (ranks is None or as_json or ceilings or fresh):
+    if launcher is not None and (ranks is None or as_json or ceilings or fresh or normal):
         raise InputError(
             "--as prints the lines of a plan and nothing else; add --plan RANKS, without --json or --ceilings."
         )
@@ -91,9 +116,12 @@ def machine(
     if placements is not None and launcher is not None:
         print_line(write_launch_lines(computer, placements, launcher, command or ["python", "train.py"]))
         return
-    ceilings_by_device = _measure_ceilings(computer, device, fresh) if ceilings or fresh else []
+    findings = _compare_with_models(computer, device, like or [], fresh) if normal else []
+    show_ceilings = ceilings or (fresh and not normal)
+    ceilings_by_device = _measure_ceilings(computer, device, fresh and not normal) if show_ceilings else []
     if as_json:
-        print_json(_make_json(computer, placements, ceilings_by_device))
+        answer = _make_json(computer, placements, ceilings_by_device)
+        print_json({**answer, "normal": [f.to_json() for f in findings]} if normal else answer)
         return
     console = stdout()
     console.print(draw_machine(computer))
@@ -101,10 +129,43 @@ def machine(
         console.print(draw_plan(placements))
     for limits in ceilings_by_device:
         console.print(draw_ceilings(limits))
+    if normal:
+        _print_findings(findings)
+
+
+def _compare_with_models(computer: Topology, device: str, like: Sequence[Path], fresh: bool) -> list[Finding]:
+    with status("Measuring ceilings") as progress:
+        return find_normal(_list_devices_to_measure(computer, device), like=like, fresh=fresh, progress=progress)
+
+
+def _list_devices_to_measure(computer: Topology, device: str) -> list[str]:
+    names = ["cpu", *(f"cuda:{g.index}" for g in computer.gpus)] if device == "auto" else [device]
+    return ["cuda:0" if name == "cuda" else name for name in names]
+
+
+def _print_findings(findings: Sequence[Finding]) -> None:
+    """Print one table for each device, then what to look at, then the sources."""
+    console = stdout()
+    for device in dict.fromkeys(f.device for f in findings):
+        rows = [f for f in findings if f.device == device]
+        table = Table(
+            title=f"Normal for {rows[0].model}? ({device})", box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False
+        )
+        for name, side in (("what", "left"), ("here", "right"), ("typical", "right"), ("limit", "right"), ("", "left")):
+            table.add_column(name, justify="right" if side == "right" else "left")
+        for f in rows:
+            figures = (f"{value:,.1f}" if value is not None else "–" for value in (f.typical, f.limit))
+            verdict = Text(f.verdict, style=VERDICT_COLOURS[f.verdict])
+            table.add_row(f.quantity, f"{f.value:,.1f} {f.unit}", *figures, verdict)
+        console.print(table)
+        for sentence in dict.fromkeys(s for f in rows for s in f.look_at):
+            print_line(f"look at  {sentence}")
+        for source in dict.fromkeys(f.source for f in rows if f.source):
+            print_line(f"source   {source}")
 
 
 def _measure_ceilings(computer: Topology, device: str, fresh: bool) -> list[Ceilings]:
-    names = ["cpu", *(f"cuda:{g.index}" for g in computer.gpus)] if device == "auto" else [device]
+    names = _list_devices_to_measure(computer, device)
     with status("Measuring ceilings") as progress:
         return [get_ceilings(name, fresh=fresh, progress=progress, on=computer) for name in names]
 

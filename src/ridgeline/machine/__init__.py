@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 from ridgeline._lazy import attach
 
 if TYPE_CHECKING:
+    from ridgeline.machine.causes import Cause as Cause
+    from ridgeline.machine.causes import find_causes as find_causes
     from ridgeline.machine.ceiling_measurement import ceilings as ceilings
     from ridgeline.machine.ceiling_measurement import measure_quick_ceilings as measure_quick_ceilings
     from ridgeline.machine.ceiling_measurement import read_cached_ceilings as read_cached_ceilings
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
     from ridgeline.machine.launch_lines import write_launch_lines as write_launch_lines
     from ridgeline.machine.near_gpu import NearGpu as NearGpu
     from ridgeline.machine.near_gpu import placed_near_gpu as placed_near_gpu
+    from ridgeline.machine.normal import Finding as Finding
+    from ridgeline.machine.normal import find_normal as find_normal
     from ridgeline.machine.numa import count_pages_by_node as count_pages_by_node
     from ridgeline.machine.numa import memory_policy_supported as memory_policy_supported
     from ridgeline.machine.placement import Placed as Placed
@@ -56,6 +60,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
+        "causes": ["Cause", "find_causes"],
         "ceiling_measurement": ["ceilings", "measure_quick_ceilings", "read_cached_ceilings", "remeasure_ceiling"],
         "ceiling_types": ["Ceiling", "Ceilings"],
         "clock": [
@@ -73,6 +78,7 @@ __getattr__, __dir__, __all__ = attach(
         "identity": ["describe_machine", "fingerprint"],
         "launch_lines": ["format_spans", "write_launch_lines"],
         "near_gpu": ["NearGpu", "placed_near_gpu"],
+        "normal": ["Finding", "find_normal"],
         "numa": ["count_pages_by_node", "memory_policy_supported"],
         "placement": ["Placed", "Placement", "placed", "resolve_placement"],
         "planning": ["find_nearest_gpus", "find_nearest_node", "plan"],

@@ -31,6 +31,23 @@ class GpuState:
     throttle_reasons: tuple[str, ...]  # only those that slow work down; an idle clock does not count
 
 
+@dataclass(frozen=True)
+class GpuSettings:
+    """What limits a GPU, as its driver reports it. None: the board does not support the query."""
+
+    hbm: bool  # its memory is HBM, whose ECC costs nothing
+    ecc: bool | None = None
+    mig: bool | None = None
+    power_limit_w: float | None = None
+    default_power_w: float | None = None
+    application_sm_mhz: int | None = None
+    default_sm_mhz: int | None = None
+    application_memory_mhz: int | None = None
+    default_memory_mhz: int | None = None
+    busy_percent: int | None = None
+    throttle_reasons: tuple[str, ...] = ()
+
+
 # Bits of nvmlDeviceGetCurrentClocksEventReasons that mean "slower than it could be".
 THROTTLE_BITS = {
     0x04: "software power cap",
@@ -65,6 +82,34 @@ def read_gpu_state(uuid: str) -> GpuState | None:
             max_sm_mhz=_query(nvml, nvml.nvmlDeviceGetMaxClockInfo, gpu, nvml.NVML_CLOCK_SM),
             temperature_c=_query(nvml, nvml.nvmlDeviceGetTemperature, gpu, nvml.NVML_TEMPERATURE_GPU),
             power_w=power / 1000 if power is not None else None,
+            throttle_reasons=tuple(word for bit, word in THROTTLE_BITS.items() if reasons & bit),
+        )
+
+
+def read_gpu_settings(uuid: str) -> GpuSettings | None:
+    """Read what limits one GPU; None if NVML cannot reach it."""
+    with _open_nvml() as nvml:
+        gpu = _query(nvml, nvml.nvmlDeviceGetHandleByUUID, uuid) if nvml is not None else None
+        if gpu is None:
+            return None
+        ecc, mig = (_query(nvml, f, gpu) for f in (nvml.nvmlDeviceGetEccMode, nvml.nvmlDeviceGetMigMode))
+        power = _query(nvml, nvml.nvmlDeviceGetEnforcedPowerLimit, gpu)
+        default_power = _query(nvml, nvml.nvmlDeviceGetPowerManagementDefaultLimit, gpu)
+        use = _query(nvml, nvml.nvmlDeviceGetUtilizationRates, gpu)
+        reasons = _query(nvml, nvml.nvmlDeviceGetCurrentClocksThrottleReasons, gpu) or 0
+        sm, memory = nvml.NVML_CLOCK_SM, nvml.NVML_CLOCK_MEM
+        width = _query(nvml, nvml.nvmlDeviceGetMemoryBusWidth, gpu)
+        return GpuSettings(
+            hbm=bool(width and width >= 1024),  # a stack of HBM has 1024 bits, GDDR has 384 at most
+            ecc=bool(ecc[0]) if ecc is not None else None,
+            mig=bool(mig[0]) if mig is not None else None,
+            power_limit_w=power / 1000 if power is not None else None,
+            default_power_w=default_power / 1000 if default_power is not None else None,
+            application_sm_mhz=_query(nvml, nvml.nvmlDeviceGetApplicationsClock, gpu, sm),
+            default_sm_mhz=_query(nvml, nvml.nvmlDeviceGetDefaultApplicationsClock, gpu, sm),
+            application_memory_mhz=_query(nvml, nvml.nvmlDeviceGetApplicationsClock, gpu, memory),
+            default_memory_mhz=_query(nvml, nvml.nvmlDeviceGetDefaultApplicationsClock, gpu, memory),
+            busy_percent=use.gpu if use is not None else None,
             throttle_reasons=tuple(word for bit, word in THROTTLE_BITS.items() if reasons & bit),
         )
 
