@@ -49,6 +49,11 @@ COMMANDS = {
         "Race workloads against their tuned peers; write records.jsonl and report.html.",
     ),
     "run": ("run:run", "Measure", "Run an experiment: a model's pipeline on every GPU, from every NUMA node."),
+    "campaign": (
+        "campaign:campaign",
+        "Measure",
+        "Measure what is not measured yet and this machine can measure: resumable, with an estimate beforehand.",
+    ),
     "report": (
         "report:report",
         "Judge",
@@ -70,7 +75,11 @@ COMMANDS = {
     "records": ("records:records", "Judge", "List, show and export recorded runs; see how they scale."),
     "audit": ("audit:audit", "Systems", "Events that cannot be rewritten: a ledger on plain files."),
     "recommend": ("recommend:recommend", "Systems", "Recommend items by ratings and by the meaning of texts."),
-    "fabric": ("fabric:fabric", "Systems", "Collectives: show, prove, predict, tune; doctor checks this host."),
+    "fabric": (
+        "fabric:fabric",
+        "Systems",
+        "Collectives: show, prove, predict, tune; doctor checks this host; watch shows ranks at work.",
+    ),
     "model": ("model:model", "Manage", "Models for embedding: fetch one, list those on this machine."),
     "jobs": ("jobs:jobs", "Manage", "Bulk jobs of this user: list, show, resume and clean."),
 }

@@ -12,6 +12,7 @@ from ridgeline._lazy import attach
 if TYPE_CHECKING:
     from ridgeline.workloads._registry import get_reference as get_reference
     from ridgeline.workloads._registry import list_workloads as list_workloads
+    from ridgeline.workloads._registry import load_campaign as load_campaign
     from ridgeline.workloads.charts import draw_pictures as draw_pictures
     from ridgeline.workloads.experiment import ExperimentPlan as ExperimentPlan
     from ridgeline.workloads.experiment import estimate_plan as estimate_plan
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
-        "_registry": ["get_reference", "list_workloads"],
+        "_registry": ["get_reference", "list_workloads", "load_campaign"],
         "charts": ["draw_pictures"],
         "experiment": [
             "ExperimentPlan",
