@@ -521,3 +521,30 @@ def test_wrong_camera_options_are_bad_input(run_cli, camera_log: Path, tmp_path:
     assert code == 2
     assert message in " ".join(err.split())
     assert not out.exists()
+
+
+def test_a_mapping_file_gives_options_and_the_command_line_counts_more(run_cli, tmp_path: Path):
+    run = cams.mcap(tmp_path / "run.mcap", cams.messages(0.5))
+    mapping = tmp_path / "robot.toml"
+    mapping.write_text(
+        'hz = 30\nformat = "lerobot"\nstate = "/joints/position"\ntask = "pick"\n'
+        '[camera]\nfront = "/front/compressed"\n'
+    )
+    code, _, err = run_cli("resample", run, "-o", tmp_path / "set", "--mapping", mapping, "--task", "place")
+    assert code == 0, err
+    info = json.loads((tmp_path / "set/meta/info.json").read_text())
+    assert info["fps"] == 30
+    assert {"observation.images.front", "observation.state"} <= set(info["features"])
+    assert parquet.read_table(tmp_path / "set/meta/tasks.parquet")["__index_level_0__"].to_pylist() == ["place"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("hertz = 3", "hertz"), ("camera = 3", "[camera]"), ("hz = [1]", "one value"), ("hz = ", "cannot be read")],
+)
+def test_a_mapping_file_that_says_something_else_is_told(run_cli, tmp_path: Path, text: str, words: str):
+    mapping = tmp_path / "robot.toml"
+    mapping.write_text(text)
+    code, _, err = run_cli("resample", "x.mcap", "-o", tmp_path / "set", "--hz", 3, "--mapping", mapping)
+    assert code == 2
+    assert words in err

@@ -20,6 +20,7 @@ _SEPARATOR = "\n" + "=" * 80 + "\n"
 _TIME = f"{_SEPARATOR}MSG: builtin_interfaces/Time\nint32 sec\nuint32 nanosec"
 _HEADER = f"{_SEPARATOR}MSG: std_msgs/Header\nbuiltin_interfaces/Time stamp\nstring frame_id{_TIME}"
 SCHEMAS = {
+    "std_msgs/msg/String": "string data",
     "sensor_msgs/msg/CompressedImage": f"std_msgs/Header header\nstring format\nuint8[] data{_HEADER}",
     "sensor_msgs/msg/Image": "std_msgs/Header header\nuint32 height\nuint32 width\nstring encoding\n"
     f"uint8 is_bigendian\nuint32 step\nuint8[] data{_HEADER}",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
+from ridgeline.cli.mapping import use_mapping
 from ridgeline.cli.output import Device, Json, Quiet, print_json, print_note, stderr
 from ridgeline.cli.progress import show_progress
 from ridgeline.cli.read_options import Comment, Delimiter, Encoding, Fps, Stamps, TimeColumn, TimeUnit, Topics
@@ -32,6 +33,16 @@ def resample(
             "--out", "-o", help="A .parquet, .csv or .npz file for one input; a folder for several, or for LeRobot."
         ),
     ],
+    mapping: Annotated[
+        Path | None,
+        typer.Option(
+            "--mapping",
+            metavar="FILE",
+            is_eager=True,
+            callback=use_mapping,
+            help="Take options from a TOML, JSON or YAML file; those on the command line count more.",
+        ),
+    ] = None,
     form: Annotated[
         str | None,
         typer.Option("--format", metavar="NAME", help="parquet, csv, npz or lerobot (default: by the suffix of OUT)."),
@@ -101,6 +112,15 @@ def resample(
     crf: Annotated[
         int | None, typer.Option(metavar="N", help="Quality of videos, lower is better (default: h264 23, av1 30).")
     ] = None,
+    cut: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--cut",
+            metavar="RULE",
+            help="Cut a recording into episodes: gap=S (pauses), marker=TOPIC (each message starts one), while=STREAM "
+            "(where it is not 0), change=STREAM (where its value changes).",
+        ),
+    ] = None,
     gop: Annotated[int, typer.Option(metavar="N", help="Frames from key frame to key frame of videos.")] = 2,
     append: Annotated[bool, typer.Option("--append", help="Add the episodes to the LeRobot dataset in OUT.")] = False,
     fps: Fps = None,
@@ -166,7 +186,9 @@ def resample(
         codec=codec,
         crf=crf,
         gop=gop,
+        cuts=tuple(cut or ()),
     )
+    settings.cut_topics  # noqa: B018 (raises for rules that are none)
     settings.read_options()  # raises for wrong options before a file is read
     settings.video  # noqa: B018 (likewise)
     if not hz > 0:

@@ -9,7 +9,6 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,9 @@ from typing import Any
 from ridgeline.errors import InputError, RidgelineError, StoreError
 from ridgeline.store import ChunkSet, discard_dir, publish_dir
 from ridgeline.trajectory import readers, writers
+from ridgeline.trajectory.cameras import Camera
 from ridgeline.trajectory.columns import check_kind, match_names
+from ridgeline.trajectory.episodes import Bounds, drop_short, find_bounds, parse_cut, slice_streams
 from ridgeline.trajectory.features import (
     Mapped,
     add_valid,
@@ -30,7 +31,7 @@ from ridgeline.trajectory.features import (
 )
 from ridgeline.trajectory.media import Written, load_media, save_media, write_media
 from ridgeline.trajectory.readers import ReadOptions
-from ridgeline.trajectory.stream import Aligned, Span, Stream, join_names
+from ridgeline.trajectory.stream import Aligned, Array, Span, Stream, join_names
 from ridgeline.trajectory.videos import GOP, VideoSettings
 from ridgeline.trajectory.writers import lerobot, npz
 
@@ -68,6 +69,7 @@ class ConversionSettings:
     codec: str | None = None  # of encoded frames; None: h264, and packets of any codec are copied if they fit
     crf: int | None = None
     gop: int = GOP
+    cuts: tuple[str, ...] = ()  # rules that cut a recording into episodes; see `episodes`
 
     @property
     def video(self) -> VideoSettings:
@@ -77,7 +79,11 @@ class ConversionSettings:
     def words(self) -> tuple[str, ...]:
         """What to read of a recording; empty: everything."""
         mapped = (*self.state, *self.action)
-        return (*self.topics, *mapped, *self.cameras.values()) if self.topics or mapped else ()
+        return (*self.topics, *mapped, *self.cameras.values(), *self.cut_topics) if self.topics or mapped else ()
+
+    @property
+    def cut_topics(self) -> tuple[str, ...]:
+        return tuple(topic for text in self.cuts if (topic := parse_cut(text).topic))
 
     def read_options(self, report: Report = lambda _: None) -> ReadOptions:
         """Return how to read a recording; raise InputError for options that do not fit."""
@@ -120,15 +126,15 @@ def map_recording(
 ) -> list[Mapped]:
     """Read a recording, align each of its episodes, and choose the pictures of its cameras."""
     report = report_note or (lambda _: None)
-    options = settings.read_options(report)
+    marks: dict[str, Array] = {}
+    options = replace(settings.read_options(report), marks=frozenset(settings.cut_topics), add_marks=marks.__setitem__)
     read, cameras = readers.read_recording(path, settings.words, options, with_cameras=bool(settings.cameras))
     streams = rename_streams(exclude_streams(read, settings, path, report) if read else [], settings)
     names = [s.name for s in streams]
     known = [*names, *settings.cameras, *(c.name for c in cameras)]
     kinds = {n: check_kind(kind) for word, kind in settings.kinds.items() for n in match_names(known, word)}
     chosen: list[Stream] = [replace(s, kind=kinds.get(s.name, s.kind)) for s in streams]
-    grouped = readers.group_episodes(chosen)
-    labels = list(dict.fromkeys((*grouped, *(c.episode for c in cameras))))
+    parts = _cut_episodes(chosen, cameras, marks, settings, report)
     align_options = {
         "hz": settings.hz,
         "tolerance": settings.tolerance,
@@ -138,15 +144,16 @@ def map_recording(
         "device": device,
     }
     episodes = []
-    for number, label in enumerate(labels):
+    for number, (label, bounds, members) in enumerate(parts):
         own = choose_cameras([c for c in cameras if c.episode == label], settings.cameras, streams)
         mapped = align_with_cameras(
-            grouped.get(label, []),
+            members,
             own,
             kinds=settings.kinds,
             shifts={w: v for w, v in settings.shifts.items() if match_names(known, w)},
             episode=number,
             options=align_options,
+            bounds=bounds,
         )
         for warning in mapped.aligned.warnings:
             report(warning)
@@ -157,6 +164,31 @@ def map_recording(
             aligned = replace(aligned, info=replace(aligned.info, tasks=((start, settings.task),)))
         episodes.append(Mapped(aligned, mapped.requests))
     return episodes
+
+
+def _cut_episodes(
+    streams: Sequence[Stream],
+    cameras: Sequence[Camera],
+    marks: Mapping[str, Array],
+    settings: ConversionSettings,
+    report: Report,
+) -> list[tuple[str, Bounds | None, Sequence[Stream]]]:
+    """Return (label of the episode in the recording, its time if it is a part of that, streams) of each episode."""
+    grouped = readers.group_episodes(streams)
+    labels = list(dict.fromkeys((*grouped, *(c.episode for c in cameras))))
+    cuts = [parse_cut(text) for text in settings.cuts]
+    if not cuts:
+        return [(label, None, grouped.get(label, [])) for label in labels]
+    out: list[tuple[str, Bounds | None, Sequence[Stream]]] = []
+    needed = (*settings.state, *settings.action)
+    for label in labels:
+        members = grouped.get(label, [])
+        bounds = find_bounds(cuts, members, marks, needed)
+        sliced = [(b, slice_streams(members, b, f"{label}.{i}" if label else str(i))) for i, b in enumerate(bounds)]
+        out += [(label, b, part) for b, part in drop_short(sliced, needed, report)]
+    if not out:
+        raise InputError(f"--cut {' --cut '.join(settings.cuts)} leaves no episode; check the values of its streams.")
+    return out
 
 
 def exclude_streams(
@@ -393,9 +425,9 @@ def _write_chunk(
             written = _write_cameras(mapped, settings, media, advance)
             episodes = [add_valid(a, w.valid) for a, w in zip(episodes, written, strict=True)]
             lost = _sum_lost(media)
-            totals = Counter(
-                {r.camera.name: len(r.camera) for m in mapped for r in {q.camera.name: q for q in m.requests}.values()}
-            )
+            totals: Counter[str] = Counter()
+            for m in mapped:
+                totals.update({r.camera.name: r.pictures for r in m.requests})
             reasons = {name: why for w in written for name, why in w.reasons.items()}
             notes += [note for w in written for note in w.notes]
             notes += [
@@ -416,24 +448,17 @@ def _write_cameras(
     mapped: Sequence[Mapped], settings: ConversionSettings, folder: Path, advance: Callable[[float], None]
 ) -> list[Written]:
     """Write the cameras of all episodes of a recording into a folder that is complete or does not exist."""
-    out = []
     with publish_dir(folder) as tmp:
-        for number, episode in enumerate(mapped):
-            written = write_media(
-                episode.requests,
-                tmp,
-                settings.hz,
-                settings.video,
-                choose_codec=settings.codec is not None,
-                advance=partial(_advance_episode, advance, number, len(mapped)),
-            )
-            out.append(written)
+        out = write_media(
+            [episode.requests for episode in mapped],
+            tmp,
+            settings.hz,
+            settings.video,
+            choose_codec=settings.codec is not None,
+            advance=advance,
+        )
         save_media(tmp / MEDIA, out)
     return out
-
-
-def _advance_episode(advance: Callable[[float], None], number: int, episodes: int, share: float) -> None:
-    advance((number + share) / episodes)
 
 
 def _media_folder(store: Path, number: int) -> Path:

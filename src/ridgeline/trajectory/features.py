@@ -17,6 +17,7 @@ import numpy as np
 from ridgeline.errors import InputError, unknown
 from ridgeline.trajectory.cameras import Camera, pick_pictures
 from ridgeline.trajectory.columns import match_names
+from ridgeline.trajectory.episodes import Bounds, count_inside
 from ridgeline.trajectory.media import Request
 from ridgeline.trajectory.stream import Aligned, Array, Stream, align, build_track
 
@@ -69,15 +70,24 @@ def align_with_cameras(
     shifts: Mapping[str, float],
     episode: int,
     options: Mapping[str, Any],
+    bounds: Bounds | None = None,
 ) -> Mapped:
-    """Bring the numbers onto one clock, and choose the picture of each camera for each tick."""
+    """Bring the numbers onto one clock, and choose the picture of each camera for each tick.
+
+    `bounds` is the time of an episode that is a part of the recording.
+    """
     span = options.get("span", "auto")
     known = [*(s.name for s in streams), *(c.name for c in cameras.values())]
     for word in shifts:
         match_names(known, word)
     number_shifts = {w: v for w, v in shifts.items() if _matches([s.name for s in streams], w)}
     topics = {c.name: c for c in cameras.values()}
-    clocks = [Stream(name, c.times, np.zeros(len(c), np.int8), kind="previous") for name, c in topics.items() if len(c)]
+    inside = {name: count_inside(c.times, bounds) for name, c in topics.items()}
+    clocks = [
+        Stream(name, c.times[inside[name]], np.zeros(np.count_nonzero(inside[name]), np.int8), kind="previous")
+        for name, c in topics.items()
+        if inside[name].any()
+    ]
     together = [*streams, *clocks] if span != "auto" or not streams else list(streams)
     if together is not streams and len(together) > len(streams):
         number_shifts = dict(shifts)
@@ -102,7 +112,9 @@ def align_with_cameras(
             times = times / 1e9
         track = build_track(camera.name, times, shift, integer_clock, bool(options.get("sort")))
         picks = pick_pictures(camera, track, aligned.times, kind=kind, tolerance=options.get("tolerance"))
-        requests.append(Request(name, camera, picks, episode))
+        own = inside[camera.name]
+        faulty = sum(bool(own[number]) for number in camera.faults)
+        requests.append(Request(name, camera, picks, episode, int(np.count_nonzero(own)), faulty))
         notes += _note_ends(name, picks.valid, options["hz"])
     return Mapped(replace(aligned, warnings=tuple(notes)), tuple(requests))
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import queue
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -67,6 +68,8 @@ class Request:
     camera: Camera
     picks: Picks
     episode: int
+    pictures: int  # of the camera in the time of the episode
+    faulty: int  # of these, how many cannot be decoded by what their headers say
 
     @property
     def feature(self) -> str:
@@ -85,50 +88,69 @@ class Written:
 
 
 def write_media(
-    requests: Sequence[Request],
+    episodes: Sequence[Sequence[Request]],
     folder: Path,
     hz: float,
     settings: VideoSettings,
     *,
     choose_codec: bool = False,
     advance: Callable[[float], None] = lambda _: None,
-) -> Written:
-    """Write the cameras of one episode into `folder`; raise InputError for one without a sound picture.
+) -> list[Written]:
+    """Write the cameras of all episodes into `folder`; raise InputError for one without a sound picture.
+
+    A recording is read once, however many episodes it is cut into.
 
     With `choose_codec`, packets of another codec than `settings.codec` are encoded; without, they are copied, too.
     """
     fps = Fraction(str(hz))
     by_reader: dict[int, list[_Worker]] = {}
-    for request in requests:
+    for request in (request for requests in episodes for request in requests):
         if not request.camera.decoded:
             check_codec(request.camera.codec, request.camera.name)
         worker = _Worker(request, folder, fps, settings, choose_codec)
         by_reader.setdefault(id(request.camera.take), []).append(worker)
     workers = [worker for group in by_reader.values() for worker in group]
+    total = max(1, sum({w.request.camera.source: len(w.request.camera) for w in workers}.values()))
+    done = 0
+
+    def count() -> None:
+        nonlocal done
+        done += 1
+        advance(min(1.0, done / total))
+
     try:
         for group in by_reader.values():
-            _feed(group, advance)
+            _feed(group, count)
     finally:
         for worker in workers:
             worker.stop()
-    return _collect(workers)
-
-
-def _feed(workers: Sequence[_Worker], advance: Callable[[float], None]) -> None:
-    """Read the recording once and hand each picture to the cameras that want it."""
-    by_source: dict[str, list[_Worker]] = {}
+    by_episode: dict[int, list[_Worker]] = {}
     for worker in workers:
-        by_source.setdefault(worker.request.camera.source, []).append(worker)
-        worker.start()
-    total = max(1, sum(len(w.request.camera) for w in workers))
-    done = 0
-    for source, number, picture in workers[0].request.camera.take(list(by_source)):
-        for worker in by_source.get(source, ()):
+        by_episode.setdefault(worker.request.episode, []).append(worker)
+    numbers = [next((r.episode for r in requests), -1) for requests in episodes]
+    return [_collect(by_episode.get(number, [])) for number in numbers]
+
+
+def _feed(workers: Sequence[_Worker], count: Callable[[], None]) -> None:
+    """Read the recording once and hand each picture to the episodes that want it, one after the other."""
+    waiting: dict[str, deque[_Worker]] = {}
+    active: dict[str, list[_Worker]] = {}
+    for worker in sorted(workers, key=lambda w: w.first):
+        waiting.setdefault(worker.request.camera.source, deque()).append(worker)
+    for source, number, picture in workers[0].request.camera.take(list(waiting)):
+        queued, current = waiting[source], active.setdefault(source, [])
+        while queued and queued[0].first <= number:
+            current.append(queued.popleft())
+        for worker in list(current):
             worker.put(number, picture)
-            done += 1
-        advance(done / total)
+            if number >= worker.last:
+                worker.close()
+                current.remove(worker)
+        count()
     for worker in workers:
-        worker.finish()
+        worker.close()
+    for worker in workers:
+        worker.join()
 
 
 def _collect(workers: Sequence[_Worker]) -> Written:
@@ -137,7 +159,7 @@ def _collect(workers: Sequence[_Worker]) -> Written:
         request, camera = worker.request, worker.request.camera
         out.media.append(worker.describe())
         out.valid[request.feature] = worker.valid
-        lost = len(camera.faults) + worker.lost
+        lost = request.faulty + worker.lost
         if lost:
             out.lost[camera.name] = max(lost, out.lost.get(camera.name, 0))
             out.reasons.setdefault(camera.name, next(iter(camera.faults.values()), worker.reason))
@@ -228,6 +250,7 @@ class _Worker:
         ends = [*starts[1:].tolist(), len(numbers)]
         self._runs = [(int(numbers[a]), int(a), int(b)) for a, b in zip(starts.tolist(), ends, strict=True)]
         self._wanted = {number for number, _, _ in self._runs}
+        self.first, self.last = _find_range(request.camera, self._wanted)
         ordered = np.asarray([n for n, _, _ in self._runs])
         self._in_order = bool((np.diff(ordered) >= 0).all())
         self._at = 0  # the run that is written next
@@ -238,6 +261,7 @@ class _Worker:
         self.lost, self.reason = 0, ""
         self._queue: queue.Queue[tuple[int, Picture] | None] = queue.Queue(QUEUE)
         self._stopped = threading.Event()
+        self._closed = False
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=f"camera {request.name}", daemon=True)
         self._writer: Any = None
@@ -245,36 +269,37 @@ class _Worker:
         self._copies, self.note = _plan_copy(request, self._runs, fps, settings, choose_codec)
         self.file = f"{request.episode}-{request.feature}.{'parquet' if request.camera.depth else 'mp4'}"
 
-    def start(self) -> None:
-        self._thread.start()
-
     def put(self, number: int, picture: Picture) -> None:
         """Hand over a picture; raise the error of the thread if it has one."""
-        if not (self._copies or picture.codec in VIDEO_CODECS) and number not in self._wanted:
-            return
-        while True:
-            if self._error is not None:
-                raise self._error
-            try:
-                self._queue.put((number, picture), timeout=_BETWEEN_CHECKS_S)
-                return
-            except queue.Full:
-                continue
+        if (self._copies or picture.codec in VIDEO_CODECS) or number in self._wanted:
+            self._send((number, picture))
 
-    def finish(self) -> None:
-        """Wait until everything is written."""
-        while self._thread.is_alive():
-            try:
-                self._queue.put(None, timeout=_BETWEEN_CHECKS_S)
-                break
-            except queue.Full:
-                continue
+    def close(self) -> None:
+        """Say that no more pictures come; does nothing the second time."""
+        if not self._closed:
+            self._closed = True
+            self._send(None)
+
+    def join(self) -> None:
+        """Wait until everything is written; raise the error of the thread if it has one."""
         self._thread.join()
         if self._error is not None:
             raise self._error
 
+    def _send(self, item: tuple[int, Picture] | None) -> None:
+        if self._thread.ident is None:
+            self._thread.start()
+        while True:
+            if self._error is not None:
+                raise self._error
+            try:
+                self._queue.put(item, timeout=_BETWEEN_CHECKS_S)
+                return
+            except queue.Full:
+                continue
+
     def stop(self) -> None:
-        """End the thread; does nothing after `finish`."""
+        """End the thread; does nothing after `join`."""
         self._stopped.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -417,6 +442,17 @@ class _Worker:
             name = self.request.camera.name
             raise InputError(f"{name}: no picture can be decoded ({self.reason}); leave this camera out.")
         self._writer.close()
+
+
+def _find_range(camera: Camera, wanted: Collection[int]) -> tuple[int, int]:
+    """Return the first and the last picture that an episode needs; a video is decoded from a key frame on."""
+    if not wanted:
+        return 0, 0
+    first, last = min(wanted), max(wanted)
+    if camera.is_video:
+        keys = np.flatnonzero(camera.keys[: first + 1])
+        first = int(keys[-1]) if keys.size else 0
+    return first, last
 
 
 def _plan_copy(

@@ -27,7 +27,7 @@ from ridgeline.trajectory.readers.streams import (
     match_streams,
     read_head,
 )
-from ridgeline.trajectory.stream import Stream
+from ridgeline.trajectory.stream import Array, Stream
 
 __all__ = [
     "FORMATS",
@@ -88,9 +88,15 @@ def read_recording(
         left_out.append(item)
         forward(item)
 
-    options = replace(
-        options or ReadOptions(), leave_out=leave_out, add_camera=cameras.append if with_cameras else None
-    )
+    options = options or ReadOptions()
+    marked: set[str] = set()
+    add_marks = options.add_marks
+
+    def mark(topic: str, times: Array) -> None:
+        marked.add(topic)
+        add_marks(topic, times)
+
+    options = replace(options, leave_out=leave_out, add_camera=cameras.append if with_cameras else None, add_marks=mark)
     try:
         with contextlib.redirect_stdout(io.StringIO()):  # some libraries print warnings to stdout
             streams: list[Stream] = _module(name).read(path, topics or None, options)
@@ -112,7 +118,8 @@ def read_recording(
             f"{': ' + reasons if reasons else ''}."
         )
     if topics:
-        names = {n for word in topics for n in _match_topic(streams, cameras, word, path)}
+        words = [word for word in topics if word not in marked]
+        names = {n for word in words for n in _match_topic(streams, cameras, word, path)}
         streams, cameras = [s for s in streams if s.name in names], [c for c in cameras if c.name in names]
     return streams, cameras
 

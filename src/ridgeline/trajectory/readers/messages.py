@@ -252,7 +252,7 @@ def build_message_streams(
             continue
         for name, part in topic.parts():
             fields = part.build_columns(name, options)
-            if fields:
+            if fields or name in options.marks:
                 parts[name], columns[name] = part, fields
     cameras = dict(images or {})
     if options.add_camera is None:
@@ -268,6 +268,8 @@ def build_message_streams(
             report_left_out(options, name, {"": f"none of its {len(cameras[name])} messages holds a picture"})
         elif options.add_camera is not None:
             options.add_camera(camera)
+    for name in options.marks & times.keys():
+        options.add_marks(name, times[name])
     return [s for name, clock in times.items() for s in parts[name].build_streams(name, clock, columns[name])]
 
 

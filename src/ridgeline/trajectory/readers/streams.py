@@ -74,6 +74,8 @@ class ReadOptions:
     delimiter: str | None = None  # of a text table; None: guessed from its header
     comment: str | None = None  # lines of a text table that begin with this are skipped
     add_camera: Callable[[Camera], None] | None = field(default=None, compare=False)  # receives cameras; None: no one
+    marks: frozenset[str] = frozenset()  # topics whose stamps count, even if their messages hold no numbers
+    add_marks: Callable[[str, Array], None] = field(default=lambda *_: None, compare=False)  # receives their stamps
 
     def __post_init__(self) -> None:
         if self.stamps not in STAMPS:
