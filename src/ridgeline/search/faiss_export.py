@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from ridgeline.search.snapshot import Snapshot
 
 
-def export_faiss(snapshot: Snapshot, path: str | os.PathLike[str]) -> None:
-    """Write the index as a FAISS file.
+def export_faiss(snapshot: Snapshot, path: str | os.PathLike[str], nprobe: int, depth: int) -> None:
+    """Write the index as a FAISS file that searches as many lists (nprobe) and candidates (k_factor = depth).
 
     Cosine becomes inner product over unit vectors: give FAISS queries of length 1.
     """
@@ -38,6 +38,7 @@ def export_faiss(snapshot: Snapshot, path: str | os.PathLike[str]) -> None:
     inner_ids = np.arange(len(ids)) if engine.refiner is not None or ids_are_rows else ids
     if isinstance(engine.row_scorer, InvertedLists):
         faiss_index = _export_lists(faiss, engine.row_scorer, inner_ids, config.dim, metric)
+        faiss_index.nprobe = nprobe
     else:
         faiss_index = _export_codes(faiss, engine.row_scorer.codec, engine.row_scorer.codes.rows, config.dim, metric)
     parts: list[Any] = []  # FAISS does not own the parts of an index: keep them alive until it is written
@@ -45,6 +46,7 @@ def export_faiss(snapshot: Snapshot, path: str | os.PathLike[str]) -> None:
         refine_index = _export_codes(faiss, engine.refiner.codec, engine.refiner.codes.rows, config.dim, metric)
         parts += [faiss_index, refine_index]
         faiss_index = faiss.IndexRefine(faiss_index, refine_index)
+        faiss_index.k_factor = depth
     if not ids_are_rows and (engine.refiner is not None or not isinstance(engine.row_scorer, InvertedLists)):
         parts.append(faiss_index)
         faiss_index = faiss.IndexIDMap2(faiss.IndexFlat(config.dim, metric))  # its constructor needs an empty index

@@ -80,6 +80,8 @@ class Index:
         self._lock = threading.Lock()
         self._snapshot = Snapshot(make_empty_rows())
         self._warned: set[str] = set()
+        self._nprobe: int | None = None
+        self._depth: int | None = None
 
     @classmethod
     def sharded(cls, devices: Sequence[str], spec: str = "Flat", **settings: Any) -> ShardedIndex:
@@ -96,8 +98,49 @@ class Index:
         folder = open_index(path, verify)
         meta = folder.meta
         index = cls(meta["spec"], metric=meta["metric"], device=device, dtype=meta["dtype"], model=meta["model"])
+        index._nprobe, index._depth = meta.get("nprobe"), meta.get("depth")
         index._snapshot = read_snapshot(folder, index._backend, mmap)
         return index
+
+    @classmethod
+    def from_faiss(cls, source: Any, *, device: str = "cpu", model: str | None = None) -> Index:
+        """Return an index with the codes, lists, ids, nprobe and k_factor of a FAISS index: a file, or an object of
+        the library. An index over normalized vectors with inner products becomes cosine.
+
+        Raises InputError if there is no such type here, or two rows have the same id.
+        """
+        from ridgeline.search.faiss_import import import_faiss
+
+        found = import_faiss(source)
+        config = found.config
+        index = cls(str(config.spec), metric=config.metric, device=device, dtype=config.dtype, model=model)
+        rows = make_empty_rows().append(len(found.ids), found.ids, None)
+        index._snapshot = Snapshot(rows, index._backend.restore_engine(config, found.arrays))
+        index._nprobe, index._depth = found.nprobe, found.depth
+        return index
+
+    @property
+    def nprobe(self) -> int:
+        """The lists that a search reads unless it names another number: what was set, or the square root of all."""
+        spec = self._get_spec()
+        lists = spec.lists or 1
+        return min(lists, self._nprobe) if self._nprobe is not None else max(1, round(lists**0.5))
+
+    @nprobe.setter
+    def nprobe(self, value: int | None) -> None:
+        self._set_default("nprobe", value)
+
+    @property
+    def depth(self) -> int:
+        """The candidates per result that a refiner ranks again unless a search names another number."""
+        spec = self._get_spec()
+        if not spec.refine:
+            return 1
+        return self._depth if self._depth is not None else DEPTHS[spec.codec]
+
+    @depth.setter
+    def depth(self, value: int | None) -> None:
+        self._set_default("depth", value)
 
     @property
     def spec(self) -> str:
@@ -213,8 +256,8 @@ class Index:
         """Return (scores float32 [q, k], ids int64 [q, k]), best first; missing results have id −1.
 
         queries [q, dim], or one query [dim]: then scores and ids are [k]
-        nprobe  lists to read; by default the square root of their number
-        depth   with Refine: rank depth · k candidates again; by default 2 for SQ8, 8 for PQ
+        nprobe  lists to read; by default `index.nprobe`, the square root of their number
+        depth   with Refine: rank depth · k candidates again; by default `index.depth`, 2 for SQ8, 8 for PQ
         recall  instead of both: use the fastest setting that `measure_recall` found to reach it; a RecallWarning says
                 if none did, with the highest measured one
         where   "year >= 90", a mask [len(index)], or ids
@@ -301,16 +344,26 @@ class Index:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a folder, in one step: it is complete or absent, and an older one is replaced."""
-        write_index(self._drop_removed(), self.model, path)
+        write_index(self._drop_removed(), self.model, path, {"nprobe": self._nprobe, "depth": self._depth})
 
     def export_faiss(self, path: str | os.PathLike[str]) -> None:
         """Write a file for `faiss.read_index`."""
         from ridgeline.search.faiss_export import export_faiss
 
-        export_faiss(self._drop_removed(), path)
+        export_faiss(self._drop_removed(), path, self.nprobe, self.depth)
 
     def __repr__(self) -> str:
         return f"Index('{self.spec}', dim={self.dim}, metric='{self.metric}', device='{self.device}', rows={len(self)})"
+
+    def _get_spec(self) -> Spec:
+        engine = self._snapshot.engine
+        return (engine.config.spec if engine is not None else self._requested_spec) or Spec("Flat")
+
+    def _set_default(self, name: str, value: int | None) -> None:
+        _check_count(name, value)
+        with self._lock:
+            setattr(self, f"_{name}", None if value is None else int(value))
+            self._snapshot = replace(self._snapshot)  # recorded searches have the old default
 
     def _drop_removed(self) -> Snapshot:
         snapshot = drop_removed_rows(self._snapshot)
@@ -382,12 +435,10 @@ class Index:
         self, snapshot: Snapshot, k: int, nprobe: int | None, depth: int | None, allowed: Flags | None
     ) -> SearchOptions:
         spec = snapshot.engine.config.spec if snapshot.engine is not None else Spec("Flat")
-        for name, value in (("nprobe", nprobe), ("depth", depth)):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1):
-                raise InputError(f"{name} is {value!r}; give a whole number, 1 or more.")
-        lists = spec.lists or 1
-        nprobe = min(lists, int(nprobe)) if nprobe is not None else max(1, round(lists**0.5))
-        depth = (int(depth) if depth is not None else DEPTHS[spec.codec]) if spec.refine else 1
+        _check_count("nprobe", nprobe)
+        _check_count("depth", depth)
+        nprobe = min(spec.lists or 1, int(nprobe)) if nprobe is not None else self.nprobe
+        depth = (int(depth) if depth is not None else self.depth) if spec.refine else 1
         ids = None if snapshot.rows.rising else snapshot.rows.id_array
         return SearchOptions(k, nprobe, depth, allowed, ids)
 
@@ -559,6 +610,11 @@ class ShardedIndex:
         if values.shape != ids.shape:
             raise InputError(f"where is a mask of shape {values.shape} for {len(ids)} rows; give one per row.")
         return ids[values]
+
+
+def _check_count(name: str, value: Any) -> None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1):
+        raise InputError(f"{name} is {value!r}; give a whole number, 1 or more.")
 
 
 def _to_host(values: Any) -> Any:

@@ -30,8 +30,13 @@ ARRAYS = "arrays"  # the folder of the arrays of the engine
 TRUTH = "truth"  # the folder of the arrays of the truth sample
 
 
-def write_index(snapshot: Snapshot, model: str | None, path: str | os.PathLike[str]) -> None:
-    """Write the folder and publish it in one step; an older folder stays complete until then."""
+def write_index(
+    snapshot: Snapshot, model: str | None, path: str | os.PathLike[str], settings: Mapping[str, Any]
+) -> None:
+    """Write the folder and publish it in one step; an older folder stays complete until then.
+
+    `settings` that are not None are added to those of the manifest.
+    """
     engine, rows = snapshot.engine, snapshot.rows
     if engine is None:
         raise StoreError("the index holds nothing yet; train it or add vectors first.")
@@ -48,6 +53,7 @@ def write_index(snapshot: Snapshot, model: str | None, path: str | os.PathLike[s
         "model": model,
         "recall": None if snapshot.curve is None else snapshot.curve.to_json(),
     }
+    meta |= {name: value for name, value in settings.items() if value is not None}
     with store.publish_dir(path, meta) as folder:
         (folder / ARRAYS).mkdir()
         for name, array in engine.arrays().items():

@@ -10,8 +10,8 @@ import numpy as np
 from ridgeline.search.engine import Engine, SearchOptions
 from ridgeline.search.inputs import as_matrix, compute_finite_norms
 from ridgeline.search.recall import Curve
-from ridgeline.search.rows import Rows
-from ridgeline.search.truth import TruthSample
+from ridgeline.search.rows import Rows, make_empty_rows
+from ridgeline.search.truth import TruthSample, make_truth_sample
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,24 @@ def drop_removed_rows(snapshot: Snapshot) -> Snapshot:
         return snapshot
     live_rows = snapshot.rows.live_rows
     return replace(snapshot, rows=snapshot.rows.select_rows(live_rows), engine=snapshot.engine.select_rows(live_rows))
+
+
+def drop_all_rows(snapshot: Snapshot) -> Snapshot:
+    """Return a snapshot without rows whose engine stays trained; ids start at 0 again."""
+    engine, truth = snapshot.engine, snapshot.truth
+    return Snapshot(
+        make_empty_rows(),
+        None if engine is None else engine.select_rows(np.zeros(0, np.int64)),
+        truth=None if truth is None else make_truth_sample(truth.queries, 0),
+    )
+
+
+def number_rows(snapshot: Snapshot) -> Snapshot:
+    """Return a snapshot without the removed rows whose ids are counted from 0; its truth sample is given up."""
+    snapshot = drop_removed_rows(snapshot)
+    rows = snapshot.rows
+    numbered = make_empty_rows().append(rows.count, None, rows.meta)
+    return replace(snapshot, rows=numbered, curve=None, truth=None)
 
 
 def map_ids(rows: Rows, row_numbers: Any) -> Any:
