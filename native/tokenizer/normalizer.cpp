@@ -141,19 +141,19 @@ bool Normalizer::apply_step(const NormalizerStep &step, const std::string &text,
   }
   case Kind::replace:
     for (std::size_t at = 0;;) {
-      const std::size_t found = text.find(step.from, at);
-      out.append(text, at, found - at);
-      if (found == std::string::npos) return true;
+      const std::size_t match = text.find(step.from, at);
+      out.append(text, at, match - at);
+      if (match == std::string::npos) return true;
       out += step.to;
-      at = found + step.from.size();
+      at = match + step.from.size();
     }
   case Kind::replace_spaces:
     for (std::size_t at = 0;;) {
-      const std::size_t found = text.find("  ", at);
-      out.append(text, at, found - at);
-      if (found == std::string::npos) return true;
+      const std::size_t match = text.find("  ", at);
+      out.append(text, at, match - at);
+      if (match == std::string::npos) return true;
       out += step.to;
-      at = std::min(text.find_first_not_of(' ', found), text.size());
+      at = std::min(text.find_first_not_of(' ', match), text.size());
     }
   case Kind::charsmap: replace_graphemes(step.charsmap, text, out); return true;
   }

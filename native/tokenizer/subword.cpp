@@ -15,7 +15,7 @@ constexpr std::string_view kMark = "\xe2\x96\x81"; // "▁"
 constexpr std::int64_t kPart = 16 << 10;           // characters: a longer text is encoded in parts, so that a limit ends it
 constexpr std::size_t kFewSymbols = 32;            // up to here the best pair is searched in a plain loop
 constexpr std::size_t kLongWord = 4096;            // bytes: a longer word is given out in parts, so that a limit ends it
-constexpr std::size_t kMaxKept = 1 << 20;          // values of a buffer that is kept for the next text
+constexpr std::size_t kMaxReused = 1 << 20;          // values of a buffer that is kept for the next text
 constexpr std::uint32_t kNoRank = 0xffffffff;
 constexpr double kUnknownPenalty = 10;
 
@@ -31,9 +31,9 @@ std::vector<std::string> texts_of(const std::vector<AddedToken> &tokens) {
 }
 
 template <class C> bool has_surrogates(const C *s, std::int64_t size) {
-  bool found = false;
-  for (std::int64_t k = 0; k < size; ++k) found |= (s[k] & ~C(0x7ff)) == 0xd800;
-  return found;
+  bool has_surrogate = false;
+  for (std::int64_t k = 0; k < size; ++k) has_surrogate |= (s[k] & ~C(0x7ff)) == 0xd800;
+  return has_surrogate;
 }
 
 bool is_ascii(const std::uint8_t *s, std::size_t size) {
@@ -75,10 +75,10 @@ struct Subword::Worker {
   // One long text shall not keep its memory.
   void trim() {
     for (std::string *one : {&text, &normal, &scratch, &words, &unknown})
-      if (one->capacity() > kMaxKept) std::string().swap(*one);
-    if (nodes.capacity() > kMaxKept) std::vector<Node>().swap(nodes);
-    if (path.capacity() > kMaxKept) std::vector<std::pair<std::int32_t, std::int32_t>>().swap(path);
-    if (symbols.capacity() > kMaxKept) std::vector<std::int32_t>().swap(symbols);
+      if (one->capacity() > kMaxReused) std::string().swap(*one);
+    if (nodes.capacity() > kMaxReused) std::vector<Node>().swap(nodes);
+    if (path.capacity() > kMaxReused) std::vector<std::pair<std::int32_t, std::int32_t>>().swap(path);
+    if (symbols.capacity() > kMaxReused) std::vector<std::int32_t>().swap(symbols);
   }
 
   std::vector<std::int32_t> tokens;
@@ -195,14 +195,14 @@ private:
   template <class Work> void split_added(const AddedTokens &added, std::string_view text, const Work &work) {
     std::size_t done = 0, at = 0, begin = 0;
     while (!full()) {
-      const AddedToken *found = added.find(text, at, begin);
-      if (!found) break;
-      std::size_t end = at = begin + found->text.size();
-      if (found->lstrip) begin = std::max(done, strip_left_of(text, begin));
-      if (found->rstrip) end = strip_right_of(text, end);
+      const AddedToken *match = added.find(text, at, begin);
+      if (!match) break;
+      std::size_t end = at = begin + match->text.size();
+      if (match->lstrip) begin = std::max(done, strip_left_of(text, begin));
+      if (match->rstrip) end = strip_right_of(text, end);
       if (done < begin) work(text.substr(done, begin - done));
       if (full()) return;
-      worker.push(found->token);
+      worker.push(match->token);
       done = end;
       at = std::max(at, done);
     }
@@ -274,12 +274,12 @@ private:
       if (from < to && !full()) word(text.substr(from, to - from));
     };
     while (at < text.size() && !full()) {
-      const std::size_t here = at;
+      const std::size_t space_begin = at;
       const std::uint32_t c = decode(text.data(), at);
       const bool space = unicode.is_space(c);
       if (!space && !unicode.is_alone(c)) continue;
-      put(begin, here);
-      if (!space) put(here, at);
+      put(begin, space_begin);
+      if (!space) put(space_begin, at);
       begin = at;
     }
     put(begin, at);
@@ -329,8 +329,8 @@ bool Subword::encode_text(Worker &worker, const Text &text, std::int64_t limit) 
   if (text.width == 4 && has_surrogates(static_cast<const std::uint32_t *>(text.data), text.size)) return false;
   for (const std::int32_t token : options.before) worker.push(token);
   const auto frame = std::int64_t(options.before.size() + options.after.size());
-  const auto room = std::size_t(std::max<std::int64_t>(0, limit - frame));
-  const std::size_t stop = room > SIZE_MAX - worker.used ? SIZE_MAX : worker.used + room;
+  const auto left = std::size_t(std::max<std::int64_t>(0, limit - frame));
+  const std::size_t stop = left > SIZE_MAX - worker.used ? SIZE_MAX : worker.used + left;
   Scan scan(*this, worker, stop);
   const auto run = [&](const auto *s) {
     for (std::int64_t at = 0; at < text.size && !scan.full();) {

@@ -231,19 +231,19 @@ std::uint32_t NetworkCollective::arrive(const Call &call, std::uint32_t algorith
   const std::uint32_t sequence = sequence_++;
   links_.next_sequence = sequence_;
   const std::size_t block = call.count * size_of(call.type);
-  CallSlot &own = links_.slot(me_, sequence);
-  own.sequence = sequence, own.stamp = start_ns_, own.is_full = true;
-  own.call.called = Called(std::uint32_t(call.op), std::uint32_t(call.type), std::uint32_t(call.how), algorithm,
+  CallSlot &local = links_.slot(me_, sequence);
+  local.sequence = sequence, local.stamp = start_ns_, local.is_full = true;
+  local.call.called = Called(std::uint32_t(call.op), std::uint32_t(call.type), std::uint32_t(call.how), algorithm,
                            hash_type(call.type, call.type_name) ^ schedule_hash, call.root, call.count);
-  std::memset(own.call.type_name, 0, kTypeName);
-  if (call.type == Number::bytes) std::strncpy(own.call.type_name, call.type_name, kTypeName - 1);
+  std::memset(local.call.type_name, 0, kTypeName);
+  if (call.type == Number::bytes) std::strncpy(local.call.type_name, call.type_name, kTypeName - 1);
   const char *data = static_cast<const char *>(call.in);
   const bool for_each = call.op == Op::reduce_scatter || call.op == Op::all_to_all;
   for (int distance = 1; distance < size(); ++distance) {
     const int rank = (me_ + distance) % size();
-    const bool wanted = carries_data && (call.op != Op::broadcast || me_ == call.root) && (call.op != Op::reduce || rank == call.root);
-    const std::size_t bytes = wanted ? block : 0;
-    const iovec pieces[2] = {{&own.call, sizeof(CallFrame)}, {const_cast<char *>(data) + (for_each ? rank * block : 0), bytes}};
+    const bool takes_data = carries_data && (call.op != Op::broadcast || me_ == call.root) && (call.op != Op::reduce || rank == call.root);
+    const std::size_t bytes = takes_data ? block : 0;
+    const iovec pieces[2] = {{&local.call, sizeof(CallFrame)}, {const_cast<char *>(data) + (for_each ? rank * block : 0), bytes}};
     links_.write_copy(links_.lane(rank, 0), make_frame(FrameKind::call, sequence, 0, sizeof(CallFrame) + bytes), pieces, bytes ? 2 : 1);
     add_usage(call.op, rank, bytes, 0);
   }
@@ -252,7 +252,7 @@ std::uint32_t NetworkCollective::arrive(const Call &call, std::uint32_t algorith
   for (int rank = 0; rank < size(); ++rank) {
     if (rank == me_) continue;
     const CallSlot &slot = links_.slot(rank, sequence);
-    if (std::memcmp(&slot.call.called, &own.call.called, sizeof(Called))) {
+    if (std::memcmp(&slot.call.called, &local.call.called, sizeof(Called))) {
       disputed_ = sequence;
       throw Failure{Fault::mismatch, rank};
     }
@@ -290,10 +290,10 @@ void NetworkCollective::refuse(Op op, std::int64_t timeout_ns) {
     }
     const std::uint32_t sequence = sequence_++;
     links_.next_sequence = sequence_;
-    CallSlot &own = links_.slot(me_, sequence);
-    own.sequence = sequence, own.stamp = start_ns_, own.is_full = true;
-    own.call.called = Called(std::uint32_t(op), 0, 0, kRefusedCall, 0, 0, 0);
-    const iovec piece{&own.call, sizeof(CallFrame)};
+    CallSlot &local = links_.slot(me_, sequence);
+    local.sequence = sequence, local.stamp = start_ns_, local.is_full = true;
+    local.call.called = Called(std::uint32_t(op), 0, 0, kRefusedCall, 0, 0, 0);
+    const iovec piece{&local.call, sizeof(CallFrame)};
     for (int rank = 0; rank < size(); ++rank)
       if (rank != me_) links_.write_copy(links_.lane(rank, 0), make_frame(FrameKind::call, sequence, 0, sizeof(CallFrame)), &piece, 1);
     refused_ = true;
@@ -312,8 +312,8 @@ void NetworkCollective::run(const Call &requested) {
     if (bytes && call.op != Op::broadcast && (fits || in_place || overwrites_input(call, size(), me_))) {
       char *copy;
       if (fits && bytes <= 4 * kInline) {
-        own_.resize(std::max(own_.size(), bytes));
-        copy = own_.data();
+        buffer_.resize(std::max(buffer_.size(), bytes));
+        copy = buffer_.data();
       } else {
         staged.reset(new char[bytes]);
         copy = staged.get();
@@ -358,7 +358,7 @@ struct NetworkCollective::Lanes {
   std::uint64_t reduced = 0, forwarded = 0;
   std::vector<char> result;                // the sums of a reduce, where this rank is not the root
   char *to = nullptr;                      // of the sums
-  const char *own = nullptr;               // what this rank adds
+  const char *input = nullptr;               // what this rank adds
 };
 
 void NetworkCollective::large_call(const Call &call, std::uint32_t sequence) {
@@ -383,12 +383,12 @@ void NetworkCollective::large_call(const Call &call, std::uint32_t sequence) {
   for (int k = 0; k < lanes; ++k) {
     Lanes &lane = all[k];
     lane.scatters.resize(n), lane.gathers.resize(n);
-    const std::uint64_t own_at = part_begin(me_) + stripe(part_bytes(me_), lanes, k);
+    const std::uint64_t input_at = part_begin(me_) + stripe(part_bytes(me_), lanes, k);
     lane.length = stripe(part_bytes(me_), lanes, k + 1) - stripe(part_bytes(me_), lanes, k);
-    lane.own = in + own_at;
+    lane.input = in + input_at;
     if (call.op == Op::reduce_scatter) lane.to = out + stripe(block, lanes, k);
     else if (call.op == Op::reduce && !is_root) lane.result.resize(lane.length), lane.to = lane.result.data();
-    else lane.to = out + own_at;
+    else lane.to = out + input_at;
     // What this rank receives
     for (int distance = 1; distance < n; ++distance) {
       const int r = (me_ + n - distance) % n;
@@ -430,7 +430,7 @@ void NetworkCollective::large_call(const Call &call, std::uint32_t sequence) {
       if (adds || call.op == Op::all_to_all || (call.op == Op::broadcast && is_root)) write(kScatter, in + at, bytes, nullptr);
       if (call.op == Op::all_reduce || (call.op == Op::reduce && r == call.root)) write(kGather, lane.to, lane.length, &lane.reduced);
       if (call.op == Op::all_gather) write(kGather, in + stripe(block, lanes, k), lane.length, nullptr);
-      if (call.op == Op::broadcast && r != call.root) write(kGather, is_root ? lane.own : lane.to, lane.length, &lane.forwarded);
+      if (call.op == Op::broadcast && r != call.root) write(kGather, is_root ? lane.input : lane.to, lane.length, &lane.forwarded);
     }
   }
   if (call.op == Op::all_gather && out + me_ * block != in) std::memcpy(out + me_ * block, in, block);
@@ -446,7 +446,7 @@ void NetworkCollective::large_call(const Call &call, std::uint32_t sequence) {
       const std::uint64_t bytes = std::min(available - lane.reduced, kBlock);
       if (bytes < kBlock && available < lane.length) break;
       for (int r = 0; r < n; ++r)
-        from_[r] = r == me_ ? lane.own + lane.reduced : lane.scatters[r].base + lane.reduced % ring;
+        from_[r] = r == me_ ? lane.input + lane.reduced : lane.scatters[r].base + lane.reduced % ring;
       loops_.reduce(lane.to + lane.reduced, from_.data(), n, bytes / one, call.type, call.how);
       lane.reduced += bytes;
       for (int r = 0; r < n; ++r) lane.scatters[r].limit = lane.reduced + ring;
@@ -513,7 +513,7 @@ void NetworkCollective::run(const Call &call, const Program &program) {
     const std::uint64_t cut = kCut / one / std::uint64_t(widest);
     const Combine how = call.how == Combine::avg ? Combine::sum : call.how;
     std::vector<std::uint32_t> sent(n), received(n);
-    own_.resize(std::max(own_.size(), kCut));
+    buffer_.resize(std::max(buffer_.size(), kCut));
     for (std::uint64_t low = 0; low < longest; low += cut) {
       auto piece = [&](std::int64_t c) -> std::pair<char *, std::uint64_t> { // of chunk c, in this cut
         const std::uint64_t from = begin(c) + low, end = std::min(from + cut, begin(c + 1));
@@ -550,11 +550,11 @@ void NetworkCollective::run(const Call &call, const Program &program) {
         incoming.sequence = sequence, incoming.index = received[peer]++, incoming.length = length;
         if (!length) continue;
         if (kind == recv_step) incoming.pieces = pieces;
-        else incoming.base = own_.data();
+        else incoming.base = buffer_.data();
         links_.post(lane, &incoming);
         add_usage(call.op, peer, 0, length);
         wait_until([&] { return incoming.is_done(); }, [&] { return std::make_tuple(int(peer), lane.is_closed); });
-        const char *from = own_.data();
+        const char *from = buffer_.data();
         for (std::int32_t c = chunk; kind == reduce_step && c < chunk + width; ++c) {
           const auto [to, m] = piece(c);
           const void *both[2] = {to, from};

@@ -90,7 +90,7 @@ private:
   std::vector<std::int64_t> waited_ns_;
   std::vector<PeerUsage> peer_usage_;
   std::vector<const void *> from_;
-  std::vector<char> scratch_, own_;
+  std::vector<char> scratch_, buffer_;
   ReduceLoops loops_;
 };
 

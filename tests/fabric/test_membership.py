@@ -15,8 +15,8 @@ from ridgeline import fabric
 from ridgeline.errors import FabricError, InputError
 from ridgeline.fabric import FabricConfig, hosts
 from ridgeline.fabric.communicator import Communicator
-from ridgeline.fabric.meeting import meet
 from ridgeline.fabric.membership import make_world
+from ridgeline.fabric.network_rendezvous import meet
 
 pytestmark = pytest.mark.ranks
 

@@ -253,14 +253,14 @@ class _Run:
                 rejecting.add(chunk.number)
             keys, contents = hash_rows(batch.rows, key)
             all_keys.append(keys)
-            found, rows = old.find(keys, contents)
-            changed += int((found < 0).sum())
-            used = {int(number): names[int(number)] for number in np.unique(found[found >= 0])} if parts else {}
-            reuse[chunk.number] = Reuse(found, rows, used, drop_reused=self.output is not None)
+            sources, rows = old.find(keys, contents)
+            changed += int((sources < 0).sum())
+            used = {int(number): names[int(number)] for number in np.unique(sources[sources >= 0])} if parts else {}
+            reuse[chunk.number] = Reuse(sources, rows, used, drop_reused=self.output is not None)
             part = parts.get(chunk.number)
-            if part is None or part.rows != len(found) or batch.rejects or part.rejects:
+            if part is None or part.rows != len(sources) or batch.rejects or part.rejects:
                 continue
-            if (found == chunk.number).all() and (rows == np.arange(len(rows))).all():
+            if (sources == chunk.number).all() and (rows == np.arange(len(rows))).all():
                 same[chunk.number] = replace(part, computed=0, key=chunk.key)
         reader.close()
         new_keys = np.concatenate(all_keys)

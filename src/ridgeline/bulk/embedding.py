@@ -112,17 +112,17 @@ class EmbedWorker:
         """Return the vectors of the rows to keep, (row, reason) of bad rows, the count computed, and what to keep."""
         keep = np.ones(len(texts), bool)
         if task.reuse is None:
-            wanted = np.arange(len(texts))
+            missing = np.arange(len(texts))
         else:
-            wanted = np.flatnonzero(np.asarray(task.reuse.parts) < 0)
+            missing = np.flatnonzero(np.asarray(task.reuse.parts) < 0)
             if task.reuse.drop_reused:
                 keep[:] = False
-                keep[wanted] = True
-        chosen = texts if len(wanted) == len(texts) else texts.take(_to_arrow(wanted))
+                keep[missing] = True
+        chosen = texts if len(missing) == len(texts) else texts.take(_to_arrow(missing))
         vectors, bad = _encode_good(self._embedder.encode, chosen.to_pylist(), self._embedder.dim)
         finite = np.isfinite(vectors).all(axis=1)
-        good = np.delete(wanted, [index for index, _ in bad])
-        reasons = [(int(wanted[index]), reason) for index, reason in bad]
+        good = np.delete(missing, [index for index, _ in bad])
+        reasons = [(int(missing[index]), reason) for index, reason in bad]
         reasons += [(int(row), "its vector is not finite") for row in good[~finite]]
         keep[[row for row, _ in reasons]] = False
         if task.reuse is None or task.reuse.drop_reused:
@@ -131,8 +131,10 @@ class EmbedWorker:
         merged[good] = vectors
         parts, rows = np.asarray(task.reuse.parts), np.asarray(task.reuse.rows)
         for number in np.unique(parts[parts >= 0]):
-            here = parts == number
-            merged[here] = read_vectors(self._storage, task.reuse.names[int(number)], self._embedder.dim)[rows[here]]
+            from_part = parts == number
+            merged[from_part] = read_vectors(self._storage, task.reuse.names[int(number)], self._embedder.dim)[
+                rows[from_part]
+            ]
         return merged[keep], sorted(reasons), int(finite.sum()), keep
 
     def _add_vectors(self, rows: Any, vectors: NDArray[np.float32], keep: NDArray[np.bool_]) -> Any:

@@ -79,12 +79,12 @@ def find_removed(old: OldRows, new_keys: Hashes) -> Hashes:
     return np.setdiff1d(old.keys, new_keys)
 
 
-def pick_keys(tables: Iterable[Any], key: str, wanted: Hashes) -> Iterator[Any]:
+def pick_keys(tables: Iterable[Any], key: str, hashes_to_pick: Hashes) -> Iterator[Any]:
     """Yield the values of the key column whose hash is wanted."""
     for table in tables:
         values = table[key].to_pylist()
         hashes = np.frombuffer(b"".join(_digest(repr(value)) for value in values), np.uint64)
-        for index in np.flatnonzero(np.isin(hashes, wanted)).tolist():
+        for index in np.flatnonzero(np.isin(hashes, hashes_to_pick)).tolist():
             yield values[index]
 
 

@@ -191,9 +191,9 @@ def _check_rejects(target: Target, done: Mapping[int, Part], totals: Totals, max
         return
     target.withdraw(done)
     first = totals.first_rejects[0] if totals.first_rejects else None
-    shown = f"; the first: {first.source}, row {first.row}: {first.reason}" if first else ""
+    example = f"; the first: {first.source}, row {first.row}: {first.reason}" if first else ""
     raise InputError(
-        f"{totals.rejects} rejects are more than --max-rejects {max_rejects}{shown}; correct the source, "
+        f"{totals.rejects} rejects are more than --max-rejects {max_rejects}{example}; correct the source, "
         "or run the same command with a higher limit: what is done is kept."
     )
 
@@ -212,7 +212,7 @@ def _run_all(engine: Any, tasks: list[Task], locate: Locate) -> Iterator[tuple[T
 
 def _run_without_poison(engine: Any, task: Task, death: Death, locate: Locate) -> Outcome:
     """Find the rows that end workers by halving, and compute the chunk without them."""
-    found: list[int] = []
+    poisoned: list[int] = []
     waiting = [(0, sum(span.rows for span in task.spans))]
     for _ in range(PROBES):
         if not waiting:
@@ -224,13 +224,13 @@ def _run_without_poison(engine: Any, task: Task, death: Death, locate: Locate) -
                 return Outcome(error=outcome.error)
             continue
         if high - low == 1:
-            found.append(low)
+            poisoned.append(low)
         else:
             middle = (low + high) // 2
             waiting += [(low, middle), (middle, high)]
     else:
         raise StoreError(f"chunk {task.chunk} ends its workers ({death.reason}), in too many rows to set them apart.")
-    skip = tuple(Reject(label, row, death.reason) for label, row in locate(task, found))
+    skip = tuple(Reject(label, row, death.reason) for label, row in locate(task, poisoned))
     ((_, outcome),) = engine.run([replace(task, skip=skip)])
     if isinstance(outcome, Death):
         raise StoreError(f"chunk {task.chunk} ends its workers ({outcome.reason}); look at its rows: {task.spans}.")

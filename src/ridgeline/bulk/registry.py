@@ -31,7 +31,7 @@ class Job:
     chunks: int
     rows: int | None = None  # good rows that are done
     rejects: int | None = None
-    driver: str | None = None  # who works on it now
+    driver: str | None = None  # the process that works on it now
 
 
 def remember(job: str, kind: str, target: str, call: Mapping[str, Any], chunks: int) -> None:

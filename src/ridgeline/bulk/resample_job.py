@@ -468,18 +468,18 @@ def _walk(source: str) -> Iterator[tuple[str, int, str]]:
     if path.is_file() or _is_recording(path, detect_format):
         yield str(path), *_measure(path)
         return
-    found = False
+    has_frames = False
     for child in sorted(path.iterdir()):
         is_file = child.is_file() and child.name.lower().endswith(suffixes)
         if not child.name.startswith((".", "_")) and (is_file or child.is_dir()):
             if is_file:
                 yield str(child), *_measure(child)
-                found = True
+                has_frames = True
             else:
                 for item in _walk_quietly(str(child)):
-                    found = True
+                    has_frames = True
                     yield item
-    if not found:
+    if not has_frames:
         raise InputError(f"there is no recording in '{source}'; give files of {', '.join(sorted(suffixes))}.")
 
 

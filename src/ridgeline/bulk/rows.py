@@ -95,17 +95,17 @@ class RowReader:
             self._parquet = (span.file, parquet.ParquetFile(stream), stream)
         source = self._parquet[1]
         names = [name for name in self._table.schema.names if name in source.schema_arrow.names]
-        wanted, first = [], 0
+        parts, first = [], 0
         try:
             for group in range(source.num_row_groups):
                 count = source.metadata.row_group(group).num_rows
                 low, high = max(span.first, first), min(span.first + span.rows, first + count)
                 if low < high:
-                    wanted.append(self._read_group(source, group, names, low - first, high - low))
+                    parts.append(self._read_group(source, group, names, low - first, high - low))
                 first += count
         except (OSError, arrow.ArrowInvalid) as error:
             raise StoreError(f"{file.label} cannot be read: {error}; the file is damaged or was changed.") from error
-        rows = arrow.Table.from_batches([batch for part in wanted for batch in part.to_batches()], wanted[0].schema)
+        rows = arrow.Table.from_batches([batch for part in parts for batch in part.to_batches()], parts[0].schema)
         if len(rows) != span.rows:
             raise StoreError(f"{file.label} has other rows than when the job was planned; run the command again.")
         return _fit(rows, self._table.schema), np.arange(span.first, span.first + span.rows), []

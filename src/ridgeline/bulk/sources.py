@@ -111,10 +111,10 @@ def find_files(sources: Sequence[str | os.PathLike[str]]) -> tuple[SourceFile, .
 
 def _expand(source: str) -> list[SourceFile]:
     if any(letter in source for letter in "*?[") and not Path(source).exists():
-        found = _expand_glob(source)
-        if not found:
+        matches = _expand_glob(source)
+        if not matches:
             raise InputError(f"no file matches '{source}'; check the pattern.")
-        return found
+        return matches
     storage = open_storage(source)
     names = storage.list()
     base = source.rstrip("/").rpartition("/")[2]
@@ -132,26 +132,26 @@ def _expand(source: str) -> list[SourceFile]:
         return _list_lance(source)
     if any(file.name == f"{HIDDEN}/manifest.json" for file in names):  # the target of another job
         names = [file for file in names if file.name.startswith("part-") and "/" not in file.name]
-    found = []
+    matches = []
     for file in names:
         hidden = any(part.startswith((".", "_")) for part in file.name.split("/"))
         if not hidden and file.size and _find_kind(file.name) is not None:
-            found.append(_make_file(storage.label(file.name), file.name, file.size, file.version))
-    if not found:
+            matches.append(_make_file(storage.label(file.name), file.name, file.size, file.version))
+    if not matches:
         raise InputError(f"'{source}' has no file that can be read; there must be {', '.join(SUFFIXES)}.")
-    return found
+    return matches
 
 
 def _expand_glob(pattern: str) -> list[SourceFile]:
     if not is_url(pattern):
-        found = []
+        matches = []
         for path in sorted(glob.glob(pattern, recursive=True)):
             if Path(path).is_dir():
-                found += _expand(path)
+                matches += _expand(path)
             else:
                 stat = Path(path).stat()
-                found.append(_make_file(path, Path(path).name, stat.st_size, str(stat.st_mtime_ns)))
-        return found
+                matches.append(_make_file(path, Path(path).name, stat.st_size, str(stat.st_mtime_ns)))
+        return matches
     scheme, _, rest = pattern.partition("://")
     fixed = re.split(r"[*?\[]", rest, maxsplit=1)[0].rpartition("/")[0]
     storage = open_storage(f"{scheme}://{fixed}")
@@ -224,10 +224,10 @@ def open_table(files: tuple[SourceFile, ...], column: str | None, key: str | Non
     schemas = _map_files(files, lambda file: _read_schema(file))
     column = _choose_column(files[0], column, schemas[0])
     for file, (names, _, _) in zip(files, schemas, strict=True):
-        for wanted in (column, *([key] if key else ())):
-            if wanted not in names:
+        for required in (column, *([key] if key else ())):
+            if required not in names:
                 listed = ", ".join(names) or "none"
-                raise InputError(f"'{file.label}' has no column '{wanted}'; it has: {listed}.")
+                raise InputError(f"'{file.label}' has no column '{required}'; it has: {listed}.")
     schema = _join_schemas(files, schemas, column)
     return Table(files, column, key, schema, tuple(tuple(header) for _, _, header in schemas))
 

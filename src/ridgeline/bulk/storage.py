@@ -119,15 +119,15 @@ class LocalStorage(Storage):
         if self._folder.is_file():
             state = self.state("")
             return [state] if state else []
-        found = []
+        files = []
         for folder, folders, names in os.walk(self._folder, followlinks=True):
             folders[:] = [name for name in folders if not (name.startswith(".") and name.endswith(".tmp"))]
             for name in names:
                 path = Path(folder, name)
                 with suppress(FileNotFoundError):  # removed meanwhile
                     stat = path.stat()
-                    found.append(FileState(str(path.relative_to(self._folder)), stat.st_size, str(stat.st_mtime_ns)))
-        return sorted(found, key=lambda file: file.name)
+                    files.append(FileState(str(path.relative_to(self._folder)), stat.st_size, str(stat.st_mtime_ns)))
+        return sorted(files, key=lambda file: file.name)
 
     def state(self, name: str = "") -> FileState | None:
         path = self._folder / name if name else self._folder
@@ -195,8 +195,8 @@ class RemoteStorage(Storage):
             if _repeat(self.url, lambda: system.get_file_info(bucket)).type == fs.FileType.NotFound:
                 raise InputError(f"there is no bucket '{bucket}' for '{self.url}'; check the name and the region.")
         files = [info for info in infos if info.type == fs.FileType.File]
-        found = [FileState(info.path[len(root) :].lstrip("/"), info.size, _get_version(info)) for info in files]
-        return sorted((file for file in found if file.name), key=lambda file: file.name)
+        files = [FileState(info.path[len(root) :].lstrip("/"), info.size, _get_version(info)) for info in files]
+        return sorted((file for file in files if file.name), key=lambda file: file.name)
 
     def state(self, name: str = "") -> FileState | None:
         from pyarrow import fs

@@ -44,7 +44,7 @@ SETTLE_S = 1.0  # for the lease of a driver that started at the same moment
 
 @dataclass(frozen=True)
 class Part:
-    """One finished chunk. `name` is None if none of its rows is good."""
+    """One finished chunk. `name` is None if no row of it is good."""
 
     chunk: int
     name: str | None
@@ -99,7 +99,7 @@ def read_manifest_parts(storage: Storage) -> dict[int, Part]:
 
 
 def find_driver(target: str) -> str | None:
-    """Return who works on a target now; None if it is free."""
+    """Return the process that works on a target now; None if it is free."""
     storage = open_storage(target)
     if storage.local is not None:
         owner = get_owner(storage.local / LOCK)

@@ -57,8 +57,8 @@ def format_github(finding: Finding) -> str:
 
 def make_sarif(findings: Iterable[Finding], version: str) -> dict[str, Any]:
     """Return a log of SARIF 2.1.0 with one result for each finding."""
-    found = list(findings)
-    kinds = sorted({finding.kind for finding in found})
+    listed = list(findings)
+    kinds = sorted({finding.kind for finding in listed})
     rules = [
         {"id": kind, "shortDescription": {"text": RELATIONS.get(kind, "The figures of a report agree.")}}
         for kind in kinds
@@ -79,7 +79,7 @@ def make_sarif(findings: Iterable[Finding], version: str) -> dict[str, Any]:
                 }
             ],
         }
-        for finding in found
+        for finding in listed
     ]
     driver = {"name": "ridgeline check", "version": version, "rules": rules}
     return {

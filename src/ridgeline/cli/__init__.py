@@ -158,9 +158,11 @@ def load_command(name: str) -> Any:
 def main(arguments: list[str] | None = None) -> None:
     """Run a command. A RidgelineError prints one sentence and sets the exit code; --debug adds the traceback."""
     words = sys.argv[1:] if arguments is None else arguments
-    own = words[: words.index("--")] if "--" in words else words  # what follows belongs to the commands of a user
-    debug = "--debug" in own
-    words = [w for w in own if w != "--debug"] + words[len(own) :]  # allowed before and after the name of the command
+    own_words = words[: words.index("--")] if "--" in words else words  # what follows belongs to the commands of a user
+    debug = "--debug" in own_words
+    words = [w for w in own_words if w != "--debug"] + words[
+        len(own_words) :
+    ]  # allowed before and after the name of the command
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal without × and → shows ? and no traceback
     try:

@@ -251,14 +251,14 @@ def _make_files(log: Path, files: dict[str, Sequence[Path]], follow: bool) -> li
         "containers": lambda path: make_container_reader(path.absolute()),
         "k8s-audit": lambda path: parse_kubernetes_line,
     }
-    own = (log, log.with_name(f"{log.name}.private"))
+    log_folders = (log, log.with_name(f"{log.name}.private"))
     sources: list[Source] = []
     for kind, path in ((kind, path) for kind, paths in files.items() for path in paths):
         read = readers[kind]
         if str(path) == "-":
             sources.append(PipeSource(read(path)))
         elif kind != "jsonl" and (path.is_dir() or is_pattern(path)):
-            sources.append(LineFolder(path, kind, read, follow=follow, exclude=own, announce=print_note))
+            sources.append(LineFolder(path, kind, read, follow=follow, exclude=log_folders, announce=print_note))
         elif is_compressed(path):
             sources.append(CompressedFile(path, kind, read(path)))
         else:
@@ -384,10 +384,10 @@ def search(
         raise InputError("the text to search for is empty; give a few words.")
     if is_fleet(log) and key is None:
         with status("reading the logs") as update:
-            found = search_fleet(
+            fleet_hits = search_fleet(
                 log, text, k, model=encoder, device=device, since=after, where=matches, progress=update
             )
-        _print_hits([(f.origin, f.hit) for f in found], as_json)
+        _print_hits([(f.origin, f.hit) for f in fleet_hits], as_json)
         return
     verifier = parse_key(key) if key is not None else None
     with Ledger.open(log, verifier=verifier) as ledger, status("reading the log"):

@@ -232,7 +232,7 @@ def bench(
             quiet=quiet,
         )
         return
-    own = bench_own.OwnOptions(
+    own_options = bench_own.OwnOptions(
         commands=[*ctx.meta.get("commands", ()), *(["sh", "-c", line] for line in shell or ())],
         shell=len(shell or ()),
         names=label or (),
@@ -247,10 +247,10 @@ def bench(
         memory=memory,
         margin=margin,
     )
-    if own.used:
+    if own_options.used:
         refused = {"--case": case, "--ranks": ranks, "--against": against, "--python": python, "--cold": cold}
         bench_own.run_own(
-            own,
+            own_options,
             names=names or (),
             refused=[option for option, value in refused.items() if value],
             out=out,

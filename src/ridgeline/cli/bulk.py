@@ -147,11 +147,11 @@ def finish(answer: dict[str, Any], as_json: bool, quiet: bool) -> None:
 
 def _format_answer(answer: dict[str, Any]) -> str:
     computed, seconds = answer["computed"], answer["seconds"]
-    kept = f", {answer['reused']:,} kept" if answer["reused"] else ""
+    reused = f", {answer['reused']:,} kept" if answer["reused"] else ""
     removed = f", {answer['removed']:,} removed" if answer["removed"] else ""
     return (
         f"{answer['job']}: {answer['rows']:,} rows, {computed:,} computed in {seconds:.1f} s "
-        f"({computed / max(seconds, 1e-9):,.0f}/s){kept}{removed} → {answer['target']}"
+        f"({computed / max(seconds, 1e-9):,.0f}/s){reused}{removed} → {answer['target']}"
     )
 
 

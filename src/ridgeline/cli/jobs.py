@@ -23,31 +23,31 @@ def ls(as_json: Json = False) -> None:
     """List the jobs of this user: running, stopped, done, missing (no target) or unknown (it cannot be read)."""
     from ridgeline.bulk import list_jobs
 
-    found = list_jobs()
+    listed = list_jobs()
     if as_json:
-        print_json([asdict(job) for job in found])
+        print_json([asdict(job) for job in listed])
         return
-    if not found:
+    if not listed:
         print_line("there are no jobs; ridgeline bulk embed starts one.")
         return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("job", "state", "chunks", "target"):
         table.add_column(name, overflow="fold")
-    for job in found:
+    for job in listed:
         table.add_row(job.job, job.state, f"{'?' if job.done is None else job.done}/{job.chunks}", escape(job.target))
     stdout().print(table)
 
 
 @jobs.command("show")
 def show(job: JobName, as_json: Json = False) -> None:
-    """Show one job: its target, its chunks, and who works on it."""
+    """Show one job: its target, its chunks, and the process that works on it."""
     from ridgeline.bulk import show_job
 
-    found = show_job(job)
+    info = show_job(job)
     if as_json:
-        print_json(asdict(found))
+        print_json(asdict(info))
         return
-    for name, value in asdict(found).items():
+    for name, value in asdict(info).items():
         if value is not None:
             print_line(f"{name:8} {value}")
 

@@ -104,11 +104,11 @@ def import_(
     """
     if not file.exists():
         raise InputError(f"there is no '{file}'.")
-    found = import_results(file)
+    records = import_results(file)
     create_output_folder(out)
-    for record in found:
+    for record in records:
         append_record(out, record)
-    print_line(f"{len(found)} record{'s' * (len(found) != 1)} → {out}", stderr())
+    print_line(f"{len(records)} record{'s' * (len(records) != 1)} → {out}", stderr())
 
 
 @records.command("merge")

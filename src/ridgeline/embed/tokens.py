@@ -85,8 +85,8 @@ def drop_token(tokens: Tokens, number: int) -> Tokens:
     [7, 8]
     """
     keep = tokens.ids != number
-    kept_before = np.concatenate([[0], np.cumsum(keep)])
-    return Tokens(tokens.ids[keep], kept_before[tokens.offsets])
+    offsets_after = np.concatenate([[0], np.cumsum(keep)])
+    return Tokens(tokens.ids[keep], offsets_after[tokens.offsets])
 
 
 def join_tokens(parts: list[Tokens]) -> Tokens:

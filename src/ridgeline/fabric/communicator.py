@@ -32,8 +32,8 @@ from ridgeline.fabric.config import FabricConfig
 from ridgeline.fabric.device import DeviceGroup, is_on_device
 from ridgeline.fabric.failure_messages import DEAD, GARBLED, LATE
 from ridgeline.fabric.group import OP_CODES, Group, is_integer
-from ridgeline.fabric.meeting import Meeting, NetworkWorld
-from ridgeline.fabric.membership import grow_meeting, make_local_meeting, make_world, shrink_meeting
+from ridgeline.fabric.membership import grow_membership, make_local_membership, make_world, shrink_membership
+from ridgeline.fabric.network_rendezvous import Membership, NetworkWorld
 from ridgeline.fabric.rendezvous import World
 from ridgeline.fabric.schedule_types import Schedule
 from ridgeline.fabric.shared_buffers import set_current_arena
@@ -296,10 +296,10 @@ class Communicator(Group):
     @property
     def address(self) -> str:
         """Where new ranks find rank 0, for `fabric.join`; raises InputError if the ranks met without a network."""
-        meeting = self._world.meeting
-        if meeting is None or meeting.members[0].address.startswith("@"):
+        membership = self._world.membership
+        if membership is None or membership.members[0].address.startswith("@"):
             raise InputError("new ranks need an address: start these with RIDGELINE_FABRIC_RENDEZVOUS=host:port.")
-        return meeting.members[self._world_ranks[0]].address
+        return membership.members[self._world_ranks[0]].address
 
     def shrink(self, *, timeout: float = 30.0) -> Communicator:
         """Go on without the ranks that ended or fell silent: returns a communicator of those that call this.
@@ -319,7 +319,7 @@ class Communicator(Group):
             ended.add(self._members.index(failure[1]))
         if isinstance(self._engine, NetworkCollective):
             ended |= {r for r in self._ranks if r != self.rank and self._engine.is_gone(r)}
-        return self._go_on(shrink_meeting(self._make_meeting(), sorted(ended), timeout), deadline)
+        return self._go_on(shrink_membership(self._make_membership(), sorted(ended), timeout), deadline)
 
     def grow(self, count: int, *, timeout: float = 120.0) -> Communicator:
         """Take `count` new ranks in, which call `fabric.join(address)`: returns a communicator of all.
@@ -333,20 +333,20 @@ class Communicator(Group):
         self._check_timeout(timeout, "grow")
         _ = self.address
         deadline = time.monotonic() + timeout
-        return self._go_on(grow_meeting(self._make_meeting(), count, timeout), deadline, ends=False)
+        return self._go_on(grow_membership(self._make_membership(), count, timeout), deadline, ends=False)
 
-    def _make_meeting(self) -> Meeting:
-        meeting = self._world.meeting
-        if meeting is None:
+    def _make_membership(self) -> Membership:
+        membership = self._world.membership
+        if membership is None:
             assert isinstance(self._world, World)  # noqa: S101
-            meeting = make_local_meeting(self._world, self.config)
-        return meeting.choose(self._world_ranks, self._context)
+            membership = make_local_membership(self._world, self.config)
+        return membership.choose(self._world_ranks, self._context)
 
-    def _go_on(self, meeting: Meeting, deadline: float, ends: bool = True) -> Communicator:
+    def _go_on(self, membership: Membership, deadline: float, ends: bool = True) -> Communicator:
         self._owns_listener = False
         if ends:
             super().close()
-        comm = Communicator(make_world(meeting, deadline), self.config)
+        comm = Communicator(make_world(membership, deadline), self.config)
         set_current_arena(comm.arena)
         publish_metrics(comm)
         return comm

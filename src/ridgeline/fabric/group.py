@@ -14,7 +14,7 @@ from ridgeline.errors import FabricError, InputError
 from ridgeline.fabric.arrays import SIZES, FlatArray
 from ridgeline.fabric.config import FabricConfig
 from ridgeline.fabric.failure_messages import FAILED_BEFORE, FORKED, OPS, describe_failure
-from ridgeline.fabric.meeting import NetworkWorld
+from ridgeline.fabric.network_rendezvous import NetworkWorld
 from ridgeline.fabric.rendezvous import World
 from ridgeline.fabric.schedule_types import Schedule
 from ridgeline.fabric.selection import AlgorithmChoice, RankProgram, choose_thresholds
@@ -64,7 +64,7 @@ class Group:
             self._members = tuple(range(self.size))  # the engine of a part numbers its own ranks
         self._is_network = isinstance(world, NetworkWorld)
         if isinstance(world, NetworkWorld):
-            self._transports = [world.meeting.get_transport(r) for r in self._world_ranks]
+            self._transports = [world.membership.get_transport(r) for r in self._world_ranks]
         self._timeout = config.timeout
         self._queue: ThreadPoolExecutor | None = None
         self._thread_state = threading.local()  # .in_queue is True on the thread of the queue
@@ -152,8 +152,8 @@ class Group:
                 self._engine.end()
             if self._trace is not None:
                 self._trace.close()
-            if self._owns_listener and self._world.meeting is not None:
-                self._world.meeting.listener.close()
+            if self._owns_listener and self._world.membership is not None:
+                self._world.membership.listener.close()
 
     def abort(self) -> None:
         """End this communicator on all ranks: calls in progress and all later ones raise FabricError. Any thread may

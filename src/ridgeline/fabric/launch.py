@@ -20,8 +20,8 @@ from ridgeline.fabric.communicator import Communicator
 from ridgeline.fabric.config import FabricConfig, read_config
 from ridgeline.fabric.handshake import read_secret
 from ridgeline.fabric.hosts import Address, parse_address
-from ridgeline.fabric.meeting import NetworkWorld, meet
-from ridgeline.fabric.membership import join_meeting, make_world
+from ridgeline.fabric.membership import join_membership, make_world
+from ridgeline.fabric.network_rendezvous import NetworkWorld, meet
 from ridgeline.fabric.rendezvous import TIMEOUT_S, RendezvousServer, World, choose_arena_bytes, join_world
 from ridgeline.fabric.shared_buffers import set_current_arena
 from ridgeline.fabric.telemetry import publish_metrics
@@ -287,7 +287,7 @@ def join(address: str, *, config: FabricConfig | None = None, timeout: float = T
     """
     settings = config or read_config()
     deadline = time.monotonic() + timeout
-    comm = Communicator(make_world(join_meeting(address, settings, timeout), deadline), settings)
+    comm = Communicator(make_world(join_membership(address, settings, timeout), deadline), settings)
     set_current_arena(comm.arena)
     publish_metrics(comm)
     return comm

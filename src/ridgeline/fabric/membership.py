@@ -1,8 +1,8 @@
 """Other members for a group: `shrink` goes on without ranks that ended, `grow` takes new ones in.
 
 The survivors connect to the lowest rank that is not known to have ended. It waits until all others have come that no
-survivor reports as ended, or until most of the time is over, and tells them who is left. If it ends meanwhile, the
-others turn to the next one. For `grow` all ranks and the new ones connect to rank 0.
+survivor reports as ended, or until most of the time is over, and tells them which ranks are left. If it ends
+meanwhile, the others turn to the next one. For `grow` all ranks and the new ones connect to rank 0.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from ridgeline.errors import FabricError
 from ridgeline.fabric.config import FabricConfig
 from ridgeline.fabric.handshake import HandshakeError, read_secret
 from ridgeline.fabric.hosts import Address, get_host_identity, parse_address
-from ridgeline.fabric.meeting import (
+from ridgeline.fabric.network_rendezvous import (
     SHM,
     Arrival,
     Listener,
-    Meeting,
     Member,
+    Membership,
     NetworkWorld,
     connect,
     describe_self,
@@ -37,83 +37,89 @@ SHARE_OF_TIME = 0.8  # of a timeout, after which the coordinator no longer waits
 CONNECT_S = 2.0  # for the connection to a coordinator, which may have ended without a sign
 
 
-def make_world(meeting: Meeting, deadline: float) -> World | NetworkWorld:
+def make_world(membership: Membership, deadline: float) -> World | NetworkWorld:
     """Shared memory if all ranks are on one host and the settings allow it, else connections."""
-    config = meeting.config
-    if not meeting.is_on_one_host or config.transport not in ("auto", SHM):
-        return NetworkWorld(meeting, deadline)
-    name, timeout = f"ridgeline-fabric-{meeting.session}", max(0.01, deadline - time.monotonic())
+    config = membership.config
+    if not membership.is_on_one_host or config.transport not in ("auto", SHM):
+        return NetworkWorld(membership, deadline)
+    name, timeout = f"ridgeline-fabric-{membership.session}", max(0.01, deadline - time.monotonic())
     server = None
-    if meeting.rank == 0:
-        server = RendezvousServer(name, meeting.size, choose_arena_bytes(config.arena_bytes), timeout)
+    if membership.rank == 0:
+        server = RendezvousServer(name, membership.size, choose_arena_bytes(config.arena_bytes), timeout)
     try:
-        return replace(join_world(name, meeting.rank, meeting.size, timeout), meeting=meeting)
+        return replace(join_world(name, membership.rank, membership.size, timeout), membership=membership)
     finally:
         if server is not None:
             server.close()
 
 
-def make_local_meeting(world: World, config: FabricConfig) -> Meeting:
-    """The meeting of ranks that found each other on this host, without a network."""
+def make_local_membership(world: World, config: FabricConfig) -> Membership:
+    """The membership of ranks that found each other on this host, without a network."""
     host, name = get_host_identity(), socket.gethostname()
     members = []
     for rank, pid in enumerate(world.pids):
         local = f"@{world.name}-{rank}"
         members.append(Member(host, name, pid, local, local, 0))
     listener = Listener(world.secret, [Address(members[world.rank].local, 0)])
-    return Meeting(world.rank, tuple(members), world.name, world.secret, listener, config)
+    return Membership(world.rank, tuple(members), world.name, world.secret, listener, config)
 
 
-def shrink_meeting(meeting: Meeting, ended: Sequence[int], timeout: float) -> Meeting:
-    """Agree with the other survivors on who is left; raises FabricError if these are fewer than two.
+def shrink_membership(membership: Membership, ended: Sequence[int], timeout: float) -> Membership:
+    """Agree with the other survivors on the ranks that are left; raises FabricError if these are fewer than two.
 
     ended  the ranks that this rank knows or believes to have ended
     """
     deadline = time.monotonic() + timeout
-    known = set(ended) - {meeting.rank}
+    known = set(ended) - {membership.rank}
     while True:
-        left = [rank for rank in range(meeting.size) if rank not in known]
+        left = [rank for rank in range(membership.size) if rank not in known]
         if len(left) < 2:
-            raise FabricError(f"shrink: rank {meeting.rank} is the only one left of {meeting.size}; start ranks again.")
-        if left[0] == meeting.rank:
-            return _lead_shrink(meeting, known, deadline, timeout)
-        answer = _ask_to_stay(meeting, left[0], known, deadline)
+            raise FabricError(
+                f"shrink: rank {membership.rank} is the only one left of {membership.size}; start ranks again."
+            )
+        if left[0] == membership.rank:
+            return _lead_shrink(membership, known, deadline, timeout)
+        answer = _ask_to_stay(membership, left[0], known, deadline)
         if answer is not None:
             ranks = [int(rank) for rank in answer["ranks"]]
-            return replace(meeting.choose(ranks, 0), session=str(answer["session"]))
+            return replace(membership.choose(ranks, 0), session=str(answer["session"]))
         known.add(left[0])
         if time.monotonic() >= deadline:
-            raise FabricError(f"shrink: the other ranks did not agree with rank {meeting.rank} within {timeout:g} s.")
+            raise FabricError(
+                f"shrink: the other ranks did not agree with rank {membership.rank} within {timeout:g} s."
+            )
 
 
-def _lead_shrink(meeting: Meeting, known: set[int], deadline: float, timeout: float) -> Meeting:
+def _lead_shrink(membership: Membership, known: set[int], deadline: float, timeout: float) -> Membership:
     arrivals: dict[int, Arrival] = {}
     last = deadline - (1 - SHARE_OF_TIME) * timeout
-    while any(r not in known and r not in arrivals for r in range(meeting.size) if r != meeting.rank):
-        arrival = _take(meeting, "shrink", last)
+    while any(r not in known and r not in arrivals for r in range(membership.size) if r != membership.rank):
+        arrival = _take(membership, "shrink", last)
         if arrival is None:
             break
         rank = arrival.request.get("rank")
-        if not isinstance(rank, int) or not 0 <= rank < meeting.size or rank == meeting.rank:
+        if not isinstance(rank, int) or not 0 <= rank < membership.size or rank == membership.rank:
             arrival.refuse("shrink: this is no rank of the communicator.")
             continue
         arrivals[rank] = arrival
         known |= {r for r in arrival.request.get("ended", []) if isinstance(r, int)}
-    ranks = sorted([meeting.rank, *arrivals])
+    ranks = sorted([membership.rank, *arrivals])
     if len(ranks) < 2:
-        raise FabricError(f"shrink: no other rank of {meeting.size} came to rank {meeting.rank}; start ranks again.")
+        raise FabricError(
+            f"shrink: no other rank of {membership.size} came to rank {membership.rank}; start ranks again."
+        )
     session = secrets.token_hex(16)
     for arrival in arrivals.values():
         arrival.answer({"ranks": ranks, "session": session})
         arrival.socket.close()
-    return replace(meeting.choose(ranks, 0), session=session)
+    return replace(membership.choose(ranks, 0), session=session)
 
 
-def _ask_to_stay(meeting: Meeting, coordinator: int, known: set[int], deadline: float) -> dict[str, Any] | None:
+def _ask_to_stay(membership: Membership, coordinator: int, known: set[int], deadline: float) -> dict[str, Any] | None:
     """The answer of the coordinator; None if it has ended."""
-    request = {"purpose": "shrink", "session": meeting.session, "rank": meeting.rank, "ended": sorted(known)}
+    request = {"purpose": "shrink", "session": membership.session, "rank": membership.rank, "ended": sorted(known)}
     try:
-        connection = connect(_find_address(meeting, coordinator), meeting.secret, request, deadline, CONNECT_S)
+        connection = connect(_find_address(membership, coordinator), membership.secret, request, deadline, CONNECT_S)
         with connection.socket:
             return connection.read_answer(deadline)
     except HandshakeError as error:
@@ -122,31 +128,31 @@ def _ask_to_stay(meeting: Meeting, coordinator: int, known: set[int], deadline: 
         return None
 
 
-def grow_meeting(meeting: Meeting, count: int, timeout: float) -> Meeting:
-    """Take `count` new ranks in, which call `join_meeting`; raises FabricError if they do not come."""
+def grow_membership(membership: Membership, count: int, timeout: float) -> Membership:
+    """Take `count` new ranks in, which call `join_membership`; raises FabricError if they do not come."""
     deadline = time.monotonic() + timeout
-    if meeting.rank:
-        request = {"purpose": "grow", "session": meeting.session, "rank": meeting.rank, "count": count}
+    if membership.rank:
+        request = {"purpose": "grow", "session": membership.session, "rank": membership.rank, "count": count}
         try:
-            connection = connect(_find_address(meeting, 0), meeting.secret, request, deadline)
+            connection = connect(_find_address(membership, 0), membership.secret, request, deadline)
             with connection.socket:
                 answer = connection.read_answer(deadline)
         except (HandshakeError, OSError) as error:
             text = f"rank 0 did not answer within {timeout:g} s" if isinstance(error, OSError) else str(error)
             raise FabricError(f"grow: {text}") from None
-        return _read_table(meeting, answer)
+        return _read_table(membership, answer)
     joined: list[tuple[Arrival, Member]] = []
     arrivals: dict[int, Arrival] = {}
     try:
-        while len(arrivals) < meeting.size - 1 or len(joined) < count:
-            arrival = meeting.listener.take(lambda request: _is_for_growth(request, meeting), deadline)
+        while len(arrivals) < membership.size - 1 or len(joined) < count:
+            arrival = membership.listener.take(lambda request: _is_for_growth(request, membership), deadline)
             if arrival is None:
-                missing = [str(r) for r in range(1, meeting.size) if r not in arrivals]
+                missing = [str(r) for r in range(1, membership.size) if r not in arrivals]
                 text = f"the ranks {', '.join(missing)} did not call it" if missing else ""
-                text = text or f"{len(joined)} of {count} new ranks came to {meeting.members[0].address}"
+                text = text or f"{len(joined)} of {count} new ranks came to {membership.members[0].address}"
                 raise FabricError(f"grow: {text} within {timeout:g} s; the communicator goes on without new ranks.")
             if arrival.request["purpose"] == "join":
-                _admit(arrival, meeting, joined, count)
+                _admit(arrival, membership, joined, count)
             elif arrival.request.get("count") != count:
                 text = (
                     f"grow: rank 0 takes {count} in, rank {arrival.request.get('rank')} {arrival.request.get('count')}."
@@ -159,16 +165,16 @@ def grow_meeting(meeting: Meeting, count: int, timeout: float) -> Meeting:
         for arrival in (*arrivals.values(), *(one for one, _ in joined)):
             arrival.refuse(str(error))
         raise
-    table = (*meeting.members, *(member for _, member in joined))
+    table = (*membership.members, *(member for _, member in joined))
     session = secrets.token_hex(16)
-    newcomers = {meeting.size + k: arrival for k, (arrival, _) in enumerate(joined)}
+    newcomers = {membership.size + k: arrival for k, (arrival, _) in enumerate(joined)}
     for rank, arrival in {**arrivals, **newcomers}.items():
         arrival.answer({"members": [asdict(member) for member in table], "session": session, "rank": rank})
         arrival.socket.close()
-    return replace(meeting, members=table, session=session)
+    return replace(membership, members=table, session=session)
 
 
-def join_meeting(address: str, config: FabricConfig, timeout: float) -> Meeting:
+def join_membership(address: str, config: FabricConfig, timeout: float) -> Membership:
     """Become a rank of a communicator that grows."""
     deadline, at, secret = time.monotonic() + timeout, parse_address(address, "address"), read_secret()
     listener = open_listener(config, secret, at)
@@ -184,44 +190,44 @@ def join_meeting(address: str, config: FabricConfig, timeout: float) -> Meeting:
             raise FabricError(f"join: the ranks at {address} did not call grow within {timeout:g} s.") from None
         except OSError:
             raise FabricError(f"join: the rank at {address} ended.") from None
-        return _read_table(Meeting(0, (me,), "", secret, listener, config), answer)
+        return _read_table(Membership(0, (me,), "", secret, listener, config), answer)
     except BaseException:
         listener.close()
         raise
 
 
-def _admit(arrival: Arrival, meeting: Meeting, joined: list[tuple[Arrival, Member]], count: int) -> None:
+def _admit(arrival: Arrival, membership: Membership, joined: list[tuple[Arrival, Member]], count: int) -> None:
     try:
         member = Member(**arrival.request["member"])
     except (KeyError, TypeError):
         arrival.refuse("the request is not complete; install one release everywhere.")
         return
-    problem = find_difference(meeting.members[0], member, "the new rank")
+    problem = find_difference(membership.members[0], member, "the new rank")
     if problem is not None or len(joined) >= count:
         arrival.refuse(problem or f"{count} other ranks have been taken in.")
         return
     joined.append((arrival, member))
 
 
-def _read_table(meeting: Meeting, answer: dict[str, Any]) -> Meeting:
+def _read_table(membership: Membership, answer: dict[str, Any]) -> Membership:
     members = tuple(Member(**member) for member in answer["members"])
-    return replace(meeting, rank=int(answer["rank"]), members=members, session=str(answer["session"]))
+    return replace(membership, rank=int(answer["rank"]), members=members, session=str(answer["session"]))
 
 
-def _is_for_growth(request: dict[str, Any], meeting: Meeting) -> bool:
+def _is_for_growth(request: dict[str, Any], membership: Membership) -> bool:
     if request.get("purpose") == "join":
         return True
-    return request.get("purpose") == "grow" and request.get("session") == meeting.session
+    return request.get("purpose") == "grow" and request.get("session") == membership.session
 
 
-def _take(meeting: Meeting, purpose: str, deadline: float) -> Arrival | None:
-    return meeting.listener.take(
-        lambda request: request.get("purpose") == purpose and request.get("session") == meeting.session, deadline
+def _take(membership: Membership, purpose: str, deadline: float) -> Arrival | None:
+    return membership.listener.take(
+        lambda request: request.get("purpose") == purpose and request.get("session") == membership.session, deadline
     )
 
 
-def _find_address(meeting: Meeting, rank: int) -> Address:
-    member = meeting.members[rank]
-    if member.host == meeting.members[meeting.rank].host:
+def _find_address(membership: Membership, rank: int) -> Address:
+    member = membership.members[rank]
+    if member.host == membership.members[membership.rank].host:
         return Address(member.local, 0)
     return parse_member_address(member.address)

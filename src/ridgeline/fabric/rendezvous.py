@@ -21,7 +21,7 @@ from ridgeline.errors import FabricError
 from ridgeline.native import Collective, fabric_bytes
 
 if TYPE_CHECKING:
-    from ridgeline.fabric.meeting import Meeting
+    from ridgeline.fabric.network_rendezvous import Membership
 
 TIMEOUT_S = 120.0
 _GREETING = struct.Struct("<iii")  # rank, ranks, pid
@@ -38,7 +38,7 @@ class World:
     arena_bytes: int
     name: str  # of the rendezvous
     secret: bytes = b""  # that only ranks know
-    meeting: Meeting | None = None  # of ranks that met over the network, though all are on this host
+    membership: Membership | None = None  # of ranks that met over the network, though all are on this host
 
     @property
     def size(self) -> int:
@@ -53,7 +53,7 @@ class World:
         return describe_process(self.pids[rank])
 
     def list_strangers(self) -> Mapping[str, int]:
-        return {} if self.meeting is None else dict(self.meeting.listener.strangers)
+        return {} if self.membership is None else dict(self.membership.listener.strangers)
 
     def find_ended(self, members: Sequence[int]) -> list[int]:
         """The members whose process has ended."""

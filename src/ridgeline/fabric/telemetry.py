@@ -32,18 +32,18 @@ def list_metrics_addresses(comm: Communicator) -> list[str]:
     host, _, port = comm.config.metrics.rpartition(":")
     if not port:
         return []
-    meeting = comm._world.meeting
+    membership = comm._world.membership
     counts: dict[str, int] = {}
     addresses = []
     for rank in comm._world_ranks:
-        if meeting is None:
-            near = host or "127.0.0.1"
+        if membership is None:
+            host_address = host or "127.0.0.1"
         else:
-            near = host or meeting.members[rank].address.rpartition(":")[0].strip("[]")
-        near = "127.0.0.1" if near.startswith("@") else near
-        number = counts.setdefault(near, 0)
-        counts[near] += 1
-        addresses.append(str(Address(near, int(port) + number)))
+            host_address = host or membership.members[rank].address.rpartition(":")[0].strip("[]")
+        host_address = "127.0.0.1" if host_address.startswith("@") else host_address
+        number = counts.setdefault(host_address, 0)
+        counts[host_address] += 1
+        addresses.append(str(Address(host_address, int(port) + number)))
     return addresses
 
 

@@ -45,7 +45,7 @@ from ridgeline.fabric.communicator import Communicator
 from ridgeline.fabric.config import FabricConfig, read_config
 from ridgeline.fabric.handshake import read_secret
 from ridgeline.fabric.hosts import Address, choose_host, get_host_identity, parse_address, parse_ports
-from ridgeline.fabric.meeting import Listener, Meeting, NetworkWorld, meet
+from ridgeline.fabric.network_rendezvous import Listener, Membership, NetworkWorld, meet
 from ridgeline.fabric.rendezvous import TIMEOUT_S, RendezvousServer, World, choose_arena_bytes, join_world
 from ridgeline.fabric.tagged_messages import Messenger
 
@@ -245,19 +245,19 @@ class RidgelineGroup(dist.ProcessGroup):  # type: ignore[misc]
         size: int,
         timeout: float,
         arena: int | None,
-        make_meeting: Callable[[], Meeting] | None = None,
+        make_membership: Callable[[], Membership] | None = None,
     ) -> None:
-        """Join the other ranks; on one host rank 0 gives the size of arenas, else `make_meeting` finds the ranks."""
+        """Join the other ranks; on one host rank 0 gives the size of arenas, else `make_membership` finds the ranks."""
         super().__init__(rank, size)
         self._set_up(rank, size)
         config = replace(read_config(), timeout=timeout)
         join_timeout = min(timeout, TIMEOUT_S)
-        if make_meeting is not None:
+        if make_membership is not None:
             deadline = time.monotonic() + join_timeout
-            meeting = make_meeting()
-            self._world: World | NetworkWorld = NetworkWorld(meeting, deadline)
+            membership = make_membership()
+            self._world: World | NetworkWorld = NetworkWorld(membership, deadline)
             self._comm = Communicator(self._world, config)
-            self._messenger = Messenger(name, rank, size, timeout, self._end, meeting.connect_messages(deadline))
+            self._messenger = Messenger(name, rank, size, timeout, self._end, membership.connect_messages(deadline))
             atexit.register(self.shutdown)
             return
         server = RendezvousServer(name, size, arena, join_timeout) if arena is not None else None
@@ -291,7 +291,7 @@ class RidgelineGroup(dist.ProcessGroup):  # type: ignore[misc]
         timeout, world = comm.config.timeout, comm._world
         group._world, group._comm = world, comm
         if isinstance(world, NetworkWorld):
-            links = world.meeting.connect_messages(time.monotonic() + timeout)
+            links = world.membership.connect_messages(time.monotonic() + timeout)
             group._messenger = Messenger("", comm.rank, comm.size, timeout, group._end, links)
         else:
             group._messenger = Messenger(f"{world.name}-torch", comm.rank, comm.size, timeout, group._end)
@@ -835,21 +835,21 @@ def _create(store: Any, rank: int, size: int, timeout: timedelta) -> RidgelineGr
     config, seconds = read_config(), timeout.total_seconds()
     store.set(f"ridgeline-host-{rank}", get_host_identity())
     hosts = {store.get(f"ridgeline-host-{r}") for r in range(size)}
-    arena, make_meeting, name = None, None, ""
+    arena, make_membership, name = None, None, ""
     if len(hosts) > 1 or config.transport == "tcp":
-        make_meeting = partial(_meet_by_store, store, rank, size, config, min(seconds, TIMEOUT_S))
+        make_membership = partial(_meet_by_store, store, rank, size, config, min(seconds, TIMEOUT_S))
     elif rank == 0:
         name, arena = f"ridgeline-fabric-{secrets.token_hex(16)}", choose_arena_bytes(config.arena_bytes)
         store.set("ridgeline-rendezvous", name)
     else:
         name = store.get("ridgeline-rendezvous").decode()
     try:
-        return RidgelineGroup(name, rank, size, seconds, arena, make_meeting)
+        return RidgelineGroup(name, rank, size, seconds, arena, make_membership)
     except FabricError as error:
         raise FabricError(f"init_process_group: {error}") from error
 
 
-def _meet_by_store(store: Any, rank: int, size: int, config: FabricConfig, timeout: float) -> Meeting:
+def _meet_by_store(store: Any, rank: int, size: int, config: FabricConfig, timeout: float) -> Membership:
     """Rank 0 writes an address and, if the environment has no secret, a new one into the store of torch."""
     has_secret = any(os.environ.get(f"RIDGELINE_FABRIC_{name}") for name in ("SECRET", "SECRET_FILE"))
     master = Address(os.environ.get("MASTER_ADDR", "127.0.0.1"), 1)

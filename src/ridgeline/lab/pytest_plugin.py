@@ -85,8 +85,8 @@ class BenchmarkFixture:
             return self(target, *args, **words)
 
         def prepare() -> tuple[Any, Any]:
-            made = setup()
-            return made if isinstance(made, tuple) and len(made) == 2 else (args, words)
+            arguments = setup()
+            return arguments if isinstance(arguments, tuple) and len(arguments) == 2 else (args, words)
 
         first_args, first_words = prepare()
         result = target(*first_args, **first_words)

@@ -86,9 +86,9 @@ class GrowingArray:
     def append(self, rows: NDArray[Any]) -> None:
         needed = self.count + len(rows)
         if needed > len(self.data):
-            grown = np.zeros((max(needed, len(self.data) * 5 // 4 + 64), *self.data.shape[1:]), self.data.dtype)
-            grown[: self.count] = self.data[: self.count]
-            self.data = grown
+            larger = np.zeros((max(needed, len(self.data) * 5 // 4 + 64), *self.data.shape[1:]), self.data.dtype)
+            larger[: self.count] = self.data[: self.count]
+            self.data = larger
         self.data[self.count : needed] = rows
         self.count = needed
 
@@ -178,8 +178,12 @@ class LiveData:
         journal = path.with_name(path.name + LIVE_SUFFIX) / JOURNAL
         lines = self.lines
         if self.folder is not None:
-            own = self.folder / JOURNAL
-            lines = [] if own == journal.absolute() or not own.exists() else list(store.read_lines(own).objects)
+            journal_path = self.folder / JOURNAL
+            lines = (
+                []
+                if journal_path == journal.absolute() or not journal_path.exists()
+                else list(store.read_lines(journal_path).objects)
+            )
         if lines and journal.exists():
             raise InputError(f"{journal.parent} holds changes of another model; save under another name.")
         self._fitted.save(path)
@@ -375,11 +379,13 @@ class LiveData:
         fitted = self.fitted_items
         for first in range(0, len(rows), 64):
             block = np.array(rows[first : first + 64])
-            near = self._centred.data[block] @ self._centred.data[:fitted].T
-            near[:, ~self._is_learnt] = -np.inf
+            similarities = self._centred.data[block] @ self._centred.data[:fitted].T
+            similarities[:, ~self._is_learnt] = -np.inf
             count = min(TEXT_NEIGHBOURS, int(self._is_learnt.sum()))
-            best = np.argpartition(near, -count, axis=1)[:, -count:]
-            for row, items, likeness in zip(block.tolist(), best, np.take_along_axis(near, best, 1), strict=True):
+            best = np.argpartition(similarities, -count, axis=1)[:, -count:]
+            for row, items, likeness in zip(
+                block.tolist(), best, np.take_along_axis(similarities, best, 1), strict=True
+            ):
                 self._fold_item(row, items, np.maximum(likeness, 0))
 
     def _fold_item(self, row: int, text_items: Ints, likeness: Floats) -> None:
@@ -576,8 +582,8 @@ def parse_id(value: Any, what: str) -> str:
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
-        found = "missing" if value in (None, "") else f"{value!r:.40}"
-        raise InputError(f"the id of the {what} is {found}; give a text or a whole number.")
+        shown_id = "missing" if value in (None, "") else f"{value!r:.40}"
+        raise InputError(f"the id of the {what} is {shown_id}; give a text or a whole number.")
     text = str(value)
     if len(text) > MAX_ID_CHARS:
         raise TooLarge(f"the id of the {what} has {len(text):,} characters; give up to {MAX_ID_CHARS}.")

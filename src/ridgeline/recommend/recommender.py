@@ -393,9 +393,9 @@ class Recommender:
             return []
         vector = self.embedder.encode_one(text)
         if self._live is not None:
-            found = np.where(keep, self.vectors @ np.asarray(vector, np.float32), -np.inf).astype(np.float32)
-            nearest = top_k(found[None], options.k)[0].tolist()
-            return [self._describe(row, float(found[row]), [], "text") for row in nearest if row >= 0]
+            similarities = np.where(keep, self.vectors @ np.asarray(vector, np.float32), -np.inf).astype(np.float32)
+            nearest = top_k(similarities[None], options.k)[0].tolist()
+            return [self._describe(row, float(similarities[row]), [], "text") for row in nearest if row >= 0]
         where = None if keep.all() else keep
         scores, rows = self.index.search(
             np.asarray(vector, np.float32)[None], min(options.k, int(keep.sum())), where=where

@@ -123,7 +123,7 @@ def score_table(
     """Return ({metric: one value per user of the truth}, these users, how many of them have no ranking)."""
     users, user_codes = _encode(truth.users, run.users)
     items, item_codes = _encode(truth.items, run.items)
-    judged = np.unique(user_codes[0])
+    truth_users = np.unique(user_codes[0])
     width = len(items)
     keys = user_codes[0] * width + item_codes[0]
     order = np.argsort(keys, kind="stable")
@@ -131,9 +131,9 @@ def score_table(
     values = truth.values[order]
     relevant = values >= min_rating
     gains = np.where(relevant, 1.0, 0.0) if binary else np.maximum(values, 0.0)
-    answer = _Truth([users[u] for u in judged.tolist()], keys[order], gains, relevant)
+    answer = _Truth([users[u] for u in truth_users.tolist()], keys[order], gains, relevant)
 
-    inside = np.isin(user_codes[1], judged)
+    inside = np.isin(user_codes[1], truth_users)
     rows, columns = user_codes[1][inside], item_codes[1][inside]
     scores = run.values[inside].astype(np.float32)
     bad = np.flatnonzero(np.isnan(scores))
@@ -143,14 +143,14 @@ def score_table(
     rows, columns = rows[ranking], columns[ranking]
     run_keys = rows * width + columns
     _refuse_repeated(np.sort(run_keys), users, items, names[0])
-    starts = np.searchsorted(rows, judged)
-    ranks = np.arange(len(rows)) - starts[np.searchsorted(judged, rows)] + 1
+    starts = np.searchsorted(rows, truth_users)
+    ranks = np.arange(len(rows)) - starts[np.searchsorted(truth_users, rows)] + 1
     at = np.minimum(np.searchsorted(answer.keys, run_keys), len(answer.keys) - 1)
     known = answer.keys[at] == run_keys
-    places = np.searchsorted(judged, rows)
-    hits = _Hits(places, ranks, np.where(known, answer.gains[at], 0.0), known & answer.relevant[at], len(judged))
-    ideal = _make_ideal(answer, np.searchsorted(judged, answer.keys // width), len(judged))
-    without = len(judged) - len(np.unique(places))
+    places = np.searchsorted(truth_users, rows)
+    hits = _Hits(places, ranks, np.where(known, answer.gains[at], 0.0), known & answer.relevant[at], len(truth_users))
+    ideal = _make_ideal(answer, np.searchsorted(truth_users, answer.keys // width), len(truth_users))
+    without = len(truth_users) - len(np.unique(places))
     return {name: _compute(name, hits, ideal) for name in metrics}, answer.users, without
 
 
@@ -327,20 +327,22 @@ def rank_factors(folder: Path, truth: Table, seen: Table | None, device: str) ->
             raise InputError(f"{folder}: {len(matrix):,} {name} vectors for {len(ids):,} ids; write one for each.")
         if not np.isfinite(matrix).all():
             raise InputError(f"{folder}: {name}s.npy holds values that are not finite; write it again.")
-    names, (judged, known) = _encode(truth.users, pa.array(user_ids.astype(str).tolist(), pa.string()))
+    names, (truth_users, known) = _encode(truth.users, pa.array(user_ids.astype(str).tolist(), pa.string()))
     place = np.full(len(names), -1)
     place[known] = np.arange(len(user_ids))
-    rows = place[np.unique(judged)]
+    rows = place[np.unique(truth_users)]
     rows = rows[rows >= 0]
     hidden = _select_seen(seen, user_ids, item_ids, rows)
     if not len(rows):
         raise InputError(f"{folder} has no vector of any user of the truth; are the ids the same?")
     ranker = VectorRanker(np.asarray(items, np.float32), device)
     best, scores = ranker.top_items(np.asarray(users[rows], np.float32), hidden, min(DEPTH, len(items)))
-    found = best >= 0
-    owners = np.broadcast_to(rows[:, None], best.shape)[found]
-    text_users, text_items = user_ids.astype(str)[owners].tolist(), item_ids.astype(str)[best[found]].tolist()
-    return Table(pa.array(text_users, pa.string()), pa.array(text_items, pa.string()), scores[found].astype(np.float64))
+    is_filled = best >= 0
+    owners = np.broadcast_to(rows[:, None], best.shape)[is_filled]
+    text_users, text_items = user_ids.astype(str)[owners].tolist(), item_ids.astype(str)[best[is_filled]].tolist()
+    return Table(
+        pa.array(text_users, pa.string()), pa.array(text_items, pa.string()), scores[is_filled].astype(np.float64)
+    )
 
 
 def _select_seen(seen: Table | None, user_ids: NDArray[Any], item_ids: NDArray[Any], rows: Ints) -> Histories:

@@ -121,7 +121,7 @@ class Engine:
             model.users -= 1
 
     def _forget_worker(self, connection: Connection) -> None:
-        """Stop the work for a worker that is gone: nobody reads its answers."""
+        """Stop the work for a worker that is gone: no process reads its answers."""
         worker = self._workers.pop(connection, None)
         if worker is not None:
             for task in list(worker.tasks.values()):

@@ -123,8 +123,8 @@ def pick_pictures(
     after = after.clip(0, len(times) - 1)
     behind = np.abs(ticks - times[before])
     ahead = np.abs(times[after] - ticks)
-    near = np.where((ahead < behind) & (ahead <= period), after, before)
-    chosen = near if kind == "nearest" else before
+    nearest = np.where((ahead < behind) & (ahead <= period), after, before)
+    chosen = nearest if kind == "nearest" else before
     distance = np.abs(ticks - times[chosen])
     valid = distance <= (period / 2 if kind == "nearest" else period)
     if kind == "previous":

@@ -145,10 +145,10 @@ def map_recording(
     }
     episodes = []
     for number, (label, bounds, members) in enumerate(parts):
-        own = choose_cameras([c for c in cameras if c.episode == label], settings.cameras, streams)
+        chosen_cameras = choose_cameras([c for c in cameras if c.episode == label], settings.cameras, streams)
         mapped = align_with_cameras(
             members,
-            own,
+            chosen_cameras,
             kinds=settings.kinds,
             shifts={w: v for w, v in settings.shifts.items() if match_names(known, w)},
             episode=number,

@@ -92,13 +92,13 @@ def align_with_cameras(
     if together is not streams and len(together) > len(streams):
         number_shifts = dict(shifts)
     aligned = align(together, **{**options, "shifts": number_shifts})
-    kept = {name: values for name, values in aligned.columns.items() if name not in topics}
+    columns = {name: values for name, values in aligned.columns.items() if name not in topics}
     aligned = replace(
         aligned,
-        columns=kept,
-        masks={n: m for n, m in aligned.masks.items() if n in kept},
-        labels={n: m for n, m in aligned.labels.items() if n in kept},
-        kinds={n: m for n, m in aligned.kinds.items() if n in kept},
+        columns=columns,
+        masks={n: m for n, m in aligned.masks.items() if n in columns},
+        labels={n: m for n, m in aligned.labels.items() if n in columns},
+        kinds={n: m for n, m in aligned.kinds.items() if n in columns},
     )
     integer_clock = aligned.times.dtype == np.int64
     requests, notes = [], list(aligned.warnings)

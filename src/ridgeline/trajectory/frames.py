@@ -104,9 +104,9 @@ class FrameDataset:
         """Return the rows of a feature's offsets, held inside the episode, and which ones lay outside."""
         if name not in self.deltas:
             return None, None
-        wanted = index + self.deltas[name]
-        rows = wanted.clip(episode.start, episode.end - 1)
-        return rows, wanted != rows
+        requested = index + self.deltas[name]
+        rows = requested.clip(episode.start, episode.end - 1)
+        return rows, requested != rows
 
     def _decode_all(self, index: int, episode: _Episode) -> list[tuple[str, Array, Array | None]]:
         if self._process != os.getpid():  # a worker that was forked: the files belong to its parent

@@ -249,8 +249,8 @@ class _Worker:
         starts = np.flatnonzero(np.diff(numbers, prepend=numbers[:1] - 1)) if len(numbers) else np.zeros(0, int)
         ends = [*starts[1:].tolist(), len(numbers)]
         self._runs = [(int(numbers[a]), int(a), int(b)) for a, b in zip(starts.tolist(), ends, strict=True)]
-        self._wanted = {number for number, _, _ in self._runs}
-        self.first, self.last = _find_range(request.camera, self._wanted)
+        self._requested = {number for number, _, _ in self._runs}
+        self.first, self.last = _find_range(request.camera, self._requested)
         ordered = np.asarray([n for n, _, _ in self._runs])
         self._in_order = bool((np.diff(ordered) >= 0).all())
         self._at = 0  # the run that is written next
@@ -271,7 +271,7 @@ class _Worker:
 
     def put(self, number: int, picture: Picture) -> None:
         """Hand over a picture; raise the error of the thread if it has one."""
-        if (self._copies or picture.codec in VIDEO_CODECS) or number in self._wanted:
+        if (self._copies or picture.codec in VIDEO_CODECS) or number in self._requested:
             self._send((number, picture))
 
     def close(self) -> None:
@@ -354,7 +354,7 @@ class _Worker:
             self._copy(number, picture, decoded)
             return
         for decoded_number, value in decoded:
-            if decoded_number in self._wanted and decoded_number not in self._failed:
+            if decoded_number in self._requested and decoded_number not in self._failed:
                 self._ready[decoded_number] = value
                 self._write_ready(decoded_number)
         if picture.codec not in VIDEO_CODECS:
@@ -421,7 +421,7 @@ class _Worker:
         self._at += 1
 
     def _lose(self, number: int, reason: str) -> None:
-        if number in self._failed or number not in self._wanted:
+        if number in self._failed or number not in self._requested:
             return
         self._failed.add(number)
         self.lost += number not in self.request.camera.faults
@@ -429,7 +429,7 @@ class _Worker:
 
     def _end(self) -> None:
         for number, frame in self._decoder.flush():
-            if number in self._wanted and not self._copies:
+            if number in self._requested and not self._copies:
                 self._ready[number] = frame
                 self._write_ready(number)
         while self._at < len(self._runs) and not self._copies:

@@ -398,10 +398,10 @@ class VideoReader:
                 self._file.seek(int(key * self._ticks), stream=self._stream, backward=True)
                 self._frames = self._file.decode(self._stream)
             for frame in self._frames:
-                found = self._to_number(frame.pts)
-                if found >= number:
-                    self._last = (found, frame)
-                    if found == number:
+                decoded_number = self._to_number(frame.pts)
+                if decoded_number >= number:
+                    self._last = (decoded_number, frame)
+                    if decoded_number == number:
                         return frame
                     break
         except (OSError, ValueError, self._error) as error:
@@ -454,13 +454,13 @@ def _group_videos(sources: Sequence[tuple[Path, int]], most_bytes: int) -> Itera
     for path, frames in sources:
         with av.open(str(path)) as file:
             stream = file.streams.video[0]
-            own = (stream.codec_context.name, bytes(stream.codec_context.extradata or b""), stream.time_base)
+            parameters = (stream.codec_context.name, bytes(stream.codec_context.extradata or b""), stream.time_base)
         bytes_here = path.stat().st_size
-        if group and (own != header or size + bytes_here > most_bytes):
+        if group and (parameters != header or size + bytes_here > most_bytes):
             yield group
             group, size = [], 0
         group.append((path, frames))
-        header, size = own, size + bytes_here
+        header, size = parameters, size + bytes_here
     if group:
         yield group
 

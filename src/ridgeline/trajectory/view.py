@@ -123,10 +123,10 @@ def read_view(
         strips.append(_build_strip(camera, masks.get(camera.name), start, seconds, pictures, width))
         if camera.faults:
             notes.append(f"{camera.name}: {len(camera.faults)} of {len(camera)} images cannot be decoded.")
-    shown = [s for s in streams if s.name.removesuffix(".valid") not in {c.name for c in cameras}]
-    if len(shown) > CURVES:
-        notes.append(f"{len(shown) - CURVES} of {len(shown)} streams are not drawn; choose others with --topics.")
-    charts = [_build_chart(s, start, seconds) for s in shown[:CURVES]]
+    curves = [s for s in streams if s.name.removesuffix(".valid") not in {c.name for c in cameras}]
+    if len(curves) > CURVES:
+        notes.append(f"{len(curves) - CURVES} of {len(curves)} streams are not drawn; choose others with --topics.")
+    charts = [_build_chart(s, start, seconds) for s in curves[:CURVES]]
     return View(path.name, float(seconds), tuple(strips), tuple(charts), chosen, tuple(episodes), tuple(notes))
 
 
@@ -205,7 +205,7 @@ def _build_strip(camera: Camera, mask: Stream | None, start: float, seconds: flo
     if not camera.decoded:
         check_codec(camera.codec, camera.name)
     times = _seconds(camera.times)
-    shown = [(float(times[number] - start), url) for number, url in _take_thumbnails(camera, pictures, width)]
+    thumbnails = [(float(times[number] - start), url) for number, url in _take_thumbnails(camera, pictures, width)]
     gaps = _find_gaps(np.sort(times), start, seconds)
     if mask is not None:
         gaps = _find_false(_seconds(mask.times), mask.values.astype(bool).reshape(-1), start, seconds)
@@ -213,8 +213,8 @@ def _build_strip(camera: Camera, mask: Stream | None, start: float, seconds: flo
     return Strip(
         camera.name,
         f"{camera.codec}, {size}, {len(camera)} images",
-        tuple(round(t, 4) for t, _ in shown),
-        tuple(url for _, url in shown),
+        tuple(round(t, 4) for t, _ in thumbnails),
+        tuple(url for _, url in thumbnails),
         gaps,
         tuple(_round((times[number] - start) * _X / seconds) for number in camera.faults),
     )
@@ -234,14 +234,14 @@ def _find_false(times: Array, mask: Array, start: float, seconds: float) -> tupl
 def _take_thumbnails(camera: Camera, count: int, width: int) -> list[tuple[int, str]]:
     """Return (number, data: URL) of pictures at even distances, those that can be decoded."""
     sound = [n for n in range(len(camera)) if n not in camera.faults]
-    wanted = {sound[i] for i in np.linspace(0, len(sound) - 1, min(count, len(sound))).round().astype(int).tolist()}
-    if not wanted:
+    requested = {sound[i] for i in np.linspace(0, len(sound) - 1, min(count, len(sound))).round().astype(int).tolist()}
+    if not requested:
         return []
     decoder = PictureDecoder(camera)
     encoder = _Thumbnails(width)
     out: dict[int, str] = {}
     for _, number, picture in camera.take([camera.source]):
-        if number not in wanted and picture.codec not in VIDEO_CODECS:
+        if number not in requested and picture.codec not in VIDEO_CODECS:
             continue
         if picture.codec in VIDEO_CODECS and not len(picture.data):
             continue
@@ -251,10 +251,10 @@ def _take_thumbnails(camera: Camera, count: int, width: int) -> list[tuple[int, 
             raise
         except Exception:  # noqa: S112 (damaged data; each decoder has its own errors)
             continue
-        out |= {n: encoder.encode(value) for n, value in decoded if n in wanted}
-        if number >= max(wanted) and not camera.is_video:
+        out |= {n: encoder.encode(value) for n, value in decoded if n in requested}
+        if number >= max(requested) and not camera.is_video:
             break
-    out |= {n: encoder.encode(value) for n, value in decoder.flush() if n in wanted}
+    out |= {n: encoder.encode(value) for n, value in decoder.flush() if n in requested}
     return sorted(out.items())
 
 

@@ -40,7 +40,7 @@ def make_protocol(limit: int, head_s: float) -> type[H11Protocol]:
 
     class LimitedProtocol(H11Protocol):
         unread_bytes = 0  # of the last answer, when it was last looked at
-        kept = (
+        is_kept_alive = (
             False  # between an answer and the next request; uvicorn closes such a connection after timeout_keep_alive
         )
 
@@ -51,8 +51,8 @@ def make_protocol(limit: int, head_s: float) -> type[H11Protocol]:
                 (next(iter(idle)) if idle else self)._drop()
 
         def data_received(self, data: bytes) -> None:
-            if self.kept:
-                self.kept = False
+            if self.is_kept_alive:
+                self.is_kept_alive = False
                 self._set_idle()  # the head of the next request begins
             super().data_received(data)
             if self.cycle is not None and not self.cycle.response_complete:
@@ -61,7 +61,7 @@ def make_protocol(limit: int, head_s: float) -> type[H11Protocol]:
         def on_response_complete(self) -> None:
             super().on_response_complete()
             if not self.transport.is_closing() and (self.cycle is None or self.cycle.response_complete):
-                self.kept = True
+                self.is_kept_alive = True
                 self._set_idle()
 
         def connection_lost(self, exc: Exception | None) -> None:
@@ -82,7 +82,7 @@ def make_protocol(limit: int, head_s: float) -> type[H11Protocol]:
             """Keep the connection while its client reads the answer, and for a next request."""
             unread = self.transport.get_write_buffer_size()
             is_read = unread > 0 and self.unread_bytes - unread >= min(READ_BYTES, self.unread_bytes)
-            if is_read or (self.kept and not unread):
+            if is_read or (self.is_kept_alive and not unread):
                 self._set_idle()
             else:
                 self._drop()

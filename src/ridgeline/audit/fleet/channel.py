@@ -1,4 +1,4 @@
-"""The connection between a forwarder and its collector: TLS, who is at each end, and frames.
+"""The connection between a forwarder and its collector: TLS, the keys of both ends, and frames.
 
 The collector's certificate is signed by its own Ed25519 key, and the forwarder accepts exactly the key it was given.
 Inside that connection the collector sends a nonce; the forwarder signs it, with the collector's key, by the key of its

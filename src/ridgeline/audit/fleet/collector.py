@@ -67,10 +67,10 @@ class Host:
     """What the collector knows about one origin while it runs."""
 
     copy: Copy
-    heard: float  # monotonic
+    last_contact: float  # monotonic
     silent: bool = False
-    offset_s: float = 0.0  # its clock − the collector's, when it was told last
-    future: bool = False  # its events have times in the future, and that was told
+    offset_s: float = 0.0  # its clock − the collector's, at its last report
+    future: bool = False  # its events have times in the future, and an alert says so
     session: asyncio.Task[None] | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # held by its session
 
@@ -370,23 +370,23 @@ class Collector:
             await asyncio.sleep(min(1.0, self._silent_after / 4) if self._silent_after else 3600.0)
             now = time.monotonic()
             for origin, host in self._hosts.items():
-                if self._silent_after and not host.silent and now - host.heard > self._silent_after:
+                if self._silent_after and not host.silent and now - host.last_contact > self._silent_after:
                     host.silent = True
-                    reason = f"it has been silent for {now - host.heard:.0f} s."
+                    reason = f"it has been silent for {now - host.last_contact:.0f} s."
                     with suppress(RidgelineError):
                         await asyncio.to_thread(self._alerts.send, "silent", origin, reason)
 
     async def _hear(self, host: Host) -> None:
-        seconds, host.heard = time.monotonic() - host.heard, time.monotonic()
+        seconds, host.last_contact = time.monotonic() - host.last_contact, time.monotonic()
         if host.silent:
             host.silent = False
             with suppress(RidgelineError):
                 await asyncio.to_thread(self._alerts.record, BACK, host.copy.key.name, {"seconds": round(seconds)})
 
-    async def _check_clock(self, host: Host, told: Any) -> None:
-        if not isinstance(told, int) or isinstance(told, bool):
+    async def _check_clock(self, host: Host, reported: Any) -> None:
+        if not isinstance(reported, int) or isinstance(reported, bool):
             return
-        offset = (told - self._now()) / 1e9
+        offset = (reported - self._now()) / 1e9
         jump = offset - host.offset_s
         if abs(jump) > CLOCK_S:
             host.offset_s = offset

@@ -4,7 +4,7 @@ FLEET/                   the collector's own ledger: alerts, starts, stops
 FLEET/ORIGIN/            the copy of one log, with / as +; any tlog client can verify it
 FLEET.private/           mode 0700
   key, lock, journal.0 … those of the own ledger
-  collector              the collector's key: it proves who collects, and co-signs checkpoints
+  collector              the collector's key: it identifies the collector, and co-signs checkpoints
   fleet.json             the public key of every origin that was ever trusted
   received.0, received.1 acknowledged entries that are not yet in the copies, on the disk
   collected.json         the state of every copy when all of them were last brought to the disk
@@ -63,30 +63,30 @@ class FleetPaths:
     fleet: Path
 
     @property
-    def own(self) -> LedgerPaths:
+    def local(self) -> LedgerPaths:
         return LedgerPaths(self.fleet)
 
     @property
     def key(self) -> Path:
-        return self.own.private / "collector"
+        return self.local.private / "collector"
 
     @property
     def settings(self) -> Path:
-        return self.own.private / "fleet.json"
+        return self.local.private / "fleet.json"
 
     @property
     def collected(self) -> Path:
-        return self.own.private / "collected.json"
+        return self.local.private / "collected.json"
 
     def journal(self, number: int) -> Path:
-        return self.own.private / f"received.{number}"
+        return self.local.private / f"received.{number}"
 
     def copy(self, origin: str) -> Path:
         return self.fleet / origin.replace("/", "+")
 
     def index(self, origin: str) -> Path:
         """The folder of the meaning index of one copy."""
-        return self.own.private / "meaning" / origin.replace("/", "+")
+        return self.local.private / "meaning" / origin.replace("/", "+")
 
 
 def is_fleet(path: Path) -> bool:
@@ -170,7 +170,7 @@ class Copies:
         self.paths = FleetPaths(folder.absolute())
         keys = _merge_keys(self.paths, trusted)
         self.ledger = (
-            Ledger.open(folder) if self.paths.own.settings.exists() else Ledger.create(folder, check_origin(name))
+            Ledger.open(folder) if self.paths.local.settings.exists() else Ledger.create(folder, check_origin(name))
         )
         try:
             self.ledger.append([])  # takes the lock: one collector writes a fleet
@@ -302,8 +302,8 @@ class Copies:
     def cosign(self, checkpoint: Checkpoint) -> Note:
         """Return the checkpoint's note with the signature of its log and the co-signature of this collector."""
         note = checkpoint.note
-        own = [s for s in note.signatures if s.name == checkpoint.origin] if note is not None else []
-        return Note(checkpoint.text(), (*own, self.signer.cosign(checkpoint.text(), int(time.time()))))
+        signatures = [s for s in note.signatures if s.name == checkpoint.origin] if note is not None else []
+        return Note(checkpoint.text(), (*signatures, self.signer.cosign(checkpoint.text(), int(time.time()))))
 
     def _recover(self) -> None:
         """Restore every acknowledged entry: the copies as they were synced, then the records of the journals."""
@@ -390,8 +390,10 @@ def _read_collected(paths: FleetPaths) -> dict[str, dict[str, Any]]:
 def read_collected(paths: FleetPaths, keys: Mapping[str, Verifier]) -> dict[str, Checkpoint]:
     """Read by origin the newest checkpoint of which the collector had all entries on the disk."""
     states = _read_collected(paths)
-    found = {origin: _read_cosigned(states[origin], key, paths) for origin, key in keys.items() if origin in states}
-    return {origin: checkpoint for origin, checkpoint in found.items() if checkpoint is not None}
+    checkpoints = {
+        origin: _read_cosigned(states[origin], key, paths) for origin, key in keys.items() if origin in states
+    }
+    return {origin: checkpoint for origin, checkpoint in checkpoints.items() if checkpoint is not None}
 
 
 def _read_cosigned(state: Mapping[str, Any], key: Verifier, paths: FleetPaths) -> Checkpoint | None:

@@ -43,7 +43,9 @@ ONCE_S = 30.0  # how long `once` tries to reach the collector
 STORE_S = 10.0  # between two co-signatures that are kept
 _TIMEOUT_S = 60.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 15.0
-_PATIENCE_S = 5.0  # for a log that is shorter than what was sent: its writer may be restoring it after a power cut
+_SHORT_LOG_TIMEOUT_S = (
+    5.0  # for a log that is shorter than what was sent: its writer may be restoring it after a power cut
+)
 _LARGEST_BLOB = 80 << 20
 
 
@@ -86,7 +88,7 @@ class Forwarder:
         self._where, self._collector, self._notify = (host, port), collector, notify
         self._name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._stop = threading.Event()
-        self._kept = float("-inf")  # when the last co-signature was stored
+        self._stored = float("-inf")  # when the last co-signature was stored
         self._cosigned: Checkpoint | None = None
         self._ping_s = PING_S
         self.sent = 0  # entries since the start
@@ -170,7 +172,7 @@ class Forwarder:
 
     def _find_target(self) -> Checkpoint:
         """Return the newest checkpoint; wait a little if the collector has seen a larger one."""
-        until = time.monotonic() + _PATIENCE_S
+        until = time.monotonic() + _SHORT_LOG_TIMEOUT_S
         while (now := self._ledger.checkpoint()).size < self._seen and time.monotonic() < until:
             if self._stop.wait(POLL_S / 4):
                 break
@@ -271,11 +273,11 @@ class Forwarder:
 
     def _keep(self, always: bool = False) -> None:
         """Store the newest co-signed checkpoint with the log."""
-        if self._cosigned is None or (not always and time.monotonic() - self._kept < STORE_S):
+        if self._cosigned is None or (not always and time.monotonic() - self._stored < STORE_S):
             return
         with suppress(StoreError):  # a full disk, or one that is read-only: the collector has it too
             store_cosigned(self._ledger.path, self._cosigned, self._collector)
-        self._cosigned, self._kept = None, time.monotonic()
+        self._cosigned, self._stored = None, time.monotonic()
 
 
 def _read_signer(paths: LedgerPaths) -> Signer:

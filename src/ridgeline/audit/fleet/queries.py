@@ -49,8 +49,8 @@ def examine_fleet(
     """
     paths = FleetPaths(fleet.absolute())
     collector = read_key(paths.key).verifier
-    with Ledger.open(fleet) as own:  # first moves the journal of a killed collector into its ledger
-        reports = [(own.origin, examine(fleet, own.verifier, full=full))]
+    with Ledger.open(fleet) as ledger:  # first moves the journal of a killed collector into its ledger
+        reports = [(ledger.origin, examine(fleet, ledger.verifier, full=full))]
     keys = read_origins(paths)
     collected = read_collected(paths, keys)  # read before the copies, so that no copy is older
     for origin, key in sorted(keys.items()):
@@ -74,10 +74,10 @@ def examine_fleet(
 
 def read_alerts_of_fleet(fleet: Path, *, since: int | None = None, where: Where | None = None) -> list[dict[str, Any]]:
     """Return the alerts about hosts, and those of the watchers of all hosts; highest severity and score first."""
-    with Ledger.open(fleet) as own:
+    with Ledger.open(fleet) as ledger:
         alerts = [
             alert
-            for alert in read_fleet_alerts(own, since)
+            for alert in read_fleet_alerts(ledger, since)
             if where is None or where({**alert["event"], "index": alert["entry"]})
         ]
     for origin, folder, key in list_copies(fleet):
@@ -124,7 +124,7 @@ def search_fleet(
             return meaning.search(text, k, ledger, since=since, where=where)
 
     hits: list[FleetHit] = []
-    saver = try_lock(paths.own.private / "meaning.lock")  # two searches at once must not write the same files
+    saver = try_lock(paths.local.private / "meaning.lock")  # two searches at once must not write the same files
     try:
         for origin, folder, key in list_copies(fleet):
             progress(origin)
@@ -132,4 +132,4 @@ def search_fleet(
     finally:
         if saver is not None:
             release(saver)
-    return sorted(hits, key=lambda found: -found.hit.relevance)[:k]
+    return sorted(hits, key=lambda result: -result.hit.relevance)[:k]

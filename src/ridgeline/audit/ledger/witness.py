@@ -155,8 +155,8 @@ class Witness:
             except Unverified as error:
                 raise NotCosigned(422, error.kind, f"the consistency proof does not hold: {error}") from None
             signature = self._signer.cosign(now.text(), int(time.time()))
-            own = [s for s in now.note.signatures if s.key_id == signer.key_id and s.name == signer.name]
-            self._save(now.origin, signer, str(Note(now.note.text, (*own, signature))))
+            signatures = [s for s in now.note.signatures if s.key_id == signer.key_id and s.name == signer.name]
+            self._save(now.origin, signer, str(Note(now.note.text, (*signatures, signature))))
         return signature.line()
 
     def _remember(self, origin: str) -> Checkpoint:

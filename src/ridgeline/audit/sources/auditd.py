@@ -236,11 +236,11 @@ def parse_record(text: str, where: str) -> Record:
     host, kind, seconds, milliseconds, serial = header.groups()
     moment = int(seconds) * 10**9 + int(milliseconds) * 10**6
     rest, _, names = text[header.end() :].partition(_NAMES)
-    own, from_program, message = f" {rest}".partition(_PROGRAM)
+    kernel_part, from_program, message = f" {rest}".partition(_PROGRAM)
     # A program's fields end at the last quote, and replace none of the kernel's: an account may be called x'uid=0.
     message = message.rstrip().removesuffix("'")
     added = {name: value for name, value in _parse_fields(names, kind).items() if name.isupper()}
-    fields = _parse_fields(message, kind) | _parse_fields(own, kind) | added
+    fields = _parse_fields(message, kind) | _parse_fields(kernel_part, kind) | added
     return Record((host or "", min(moment, LATEST), int(serial)), kind, fields, bool(from_program), text)
 
 

@@ -225,7 +225,7 @@ def make_event(message: Any, kind: str) -> Event:
 
 
 class _Properties:
-    """The properties of objects, as signals told them, so that a change has its values before and after."""
+    """The properties of objects, as earlier signals had them, so that a change has its values before and after."""
 
     def __init__(self, most: int = _OBJECTS) -> None:
         self._known: OrderedDict[tuple[str, str, str], dict[str, Any]] = OrderedDict()  # (sender, path, interface)

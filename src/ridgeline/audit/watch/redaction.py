@@ -70,10 +70,10 @@ _OPTIONS = (
 
 def _compile_option(program: str, option: str) -> re.Pattern[str]:
     """The option is near the program; its value is not hidden yet, and ends at a blank, or at the quote before it."""
-    near = rf"(?P<before>(?<![\w-])(?:{program})(?:\s[^\n|;&]{{0,160}}?)?(?<=\s){option})"
+    option_pattern = rf"(?P<before>(?<![\w-])(?:{program})(?:\s[^\n|;&]{{0,160}}?)?(?<=\s){option})"
     plain = rf"(?:{_QUOTED}|(?:[^\s\"';|&]|[;|&](?=[^\s\"']))+)"
     value = rf"(?(quote)[^\"'\n]+|{plain})" if "(?P<quote>" in option else plain
-    return re.compile(rf"{near}(?!\[redacted\]){value}")
+    return re.compile(rf"{option_pattern}(?!\[redacted\]){value}")
 
 
 _ARGUMENTS = tuple((words, _compile_option(program, option)) for words, program, option in _OPTIONS)

@@ -67,9 +67,9 @@ def run_command(order: dict[str, Any]) -> dict[str, Any]:
             _remove_cgroup(cgroup)
 
 
-def _start(order: dict[str, Any], own: tuple[int, ...], others: tuple[int, ...], cgroups: list[str]) -> None:
+def _start(order: dict[str, Any], pipes: tuple[int, ...], others: tuple[int, ...], cgroups: list[str]) -> None:
     """In the child: set the limits, wait for the gate, become the command."""
-    out, err, gate, fault = own
+    out, err, gate, fault = pipes
     try:
         os.setsid()
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -105,7 +105,7 @@ def _start(order: dict[str, Any], own: tuple[int, ...], others: tuple[int, ...],
 def _watch(order: dict[str, Any], pid: int, pipes: tuple[int, ...], watch: int, counter: int | None) -> dict[str, Any]:
     """Open the gate, read the output, and wait for the end, a limit, or the end of the lab."""
     out, err, gate, fault = pipes
-    digest, kept, tail = hashlib.blake2b(digest_size=16), bytearray(), b""
+    digest, output, tail = hashlib.blake2b(digest_size=16), bytearray(), b""
     size, failure, peak = 0, None, 0
     for descriptor in (out, err, fault):
         os.set_blocking(descriptor, False)
@@ -127,8 +127,8 @@ def _watch(order: dict[str, Any], pid: int, pipes: tuple[int, ...], watch: int, 
         else:
             size += len(data)
             digest.update(data)
-            if len(kept) < order["keep"]:
-                kept.extend(data[: order["keep"] - len(kept)])
+            if len(output) < order["keep"]:
+                output.extend(data[: order["keep"] - len(output)])
         return bool(data)
 
     start = time.perf_counter_ns()
@@ -171,7 +171,7 @@ def _watch(order: dict[str, Any], pid: int, pipes: tuple[int, ...], watch: int, 
         "failure": failure,
         "digest": digest.hexdigest(),
         "size": size,
-        "output": base64.b64encode(bytes(kept)).decode() if order["keep"] else None,
+        "output": base64.b64encode(bytes(output)).decode() if order["keep"] else None,
         "stderr": tail.decode(errors="replace"),
     }
 
@@ -199,12 +199,12 @@ def list_descendants() -> list[int]:
             with suppress(OSError, ValueError, IndexError), open(f"/proc/{name}/stat") as file:
                 fields = file.read().rpartition(")")[2].split()
                 children.setdefault(int(fields[1]), []).append(int(name))
-    found, waiting = [], [os.getpid()]
+    descendants, waiting = [], [os.getpid()]
     while waiting:
         for child in children.get(waiting.pop(), []):
-            found.append(child)
+            descendants.append(child)
             waiting.append(child)
-    return found
+    return descendants
 
 
 def kill_descendants(cgroups: list[str]) -> None:
@@ -239,9 +239,9 @@ def create_cgroups(processes: int) -> list[str]:
             lines = [line.strip().split(":", 2) for line in file]
     except OSError:
         return []
-    own = {controllers: path.rstrip("/") for _, controllers, path in lines}
-    places = [("/sys/fs/cgroup", own.get("")), ("/sys/fs/cgroup/unified", own.get(""))]
-    places.append(("/sys/fs/cgroup/pids", own.get("pids")))
+    paths = {controllers: path.rstrip("/") for _, controllers, path in lines}
+    places = [("/sys/fs/cgroup", paths.get("")), ("/sys/fs/cgroup/unified", paths.get(""))]
+    places.append(("/sys/fs/cgroup/pids", paths.get("pids")))
     created = []
     for root, path in places:
         if path is None or not os.path.exists(f"{root}{path}/cgroup.procs"):

@@ -114,21 +114,21 @@ class RaceResult:
             parts = []
             for i, row in enumerate(rows):
                 assert row.assessment.time is not None  # noqa: S101  selected above
-                scale, y, found = 320 / longest, 20 * i, row.assessment.time
+                scale, y, median = 320 / longest, 20 * i, row.assessment.time
                 colour = COLOURS.get(str(row.comparison), "#0969da")
                 parts += [
                     make_element("text", row.result.contender[:24], x=150, y=y + 14, text_anchor="end", font_size=12),
-                    make_element("rect", x=156, y=y + 3, width=max(1.0, found.value * scale), height=14, fill=colour),
+                    make_element("rect", x=156, y=y + 3, width=max(1.0, median.value * scale), height=14, fill=colour),
                     make_element(
                         "line",
-                        x1=156 + found.low * scale,
-                        x2=156 + found.high * scale,
+                        x1=156 + median.low * scale,
+                        x2=156 + median.high * scale,
                         y1=y + 10,
                         y2=y + 10,
                         stroke="#24292f",
                         stroke_width=2,
                     ),
-                    make_element("text", format_si(found.value / 1e9, "s"), x=484, y=y + 14, font_size=12),
+                    make_element("text", format_si(median.value / 1e9, "s"), x=484, y=y + 14, font_size=12),
                 ]
             title = make_element("div", record.label)
             svg = make_element(
@@ -256,8 +256,8 @@ def _race_case(
         reference = next(iter(groups.values()))
         for group in groups.values():
             group.reference = reference
-        kept: dict[str, Group] = dict(groups)
-        yield OwnPool(kept)
+        groups_by_case: dict[str, Group] = dict(groups)
+        yield OwnPool(groups_by_case)
 
     specs = [ContenderSpec(key, key) for key in contenders]
     start = time.monotonic()
@@ -272,8 +272,8 @@ def _race_case(
         start = time.monotonic()
         repeat_execution(result, MIN_ROUNDS, open_pool=open_pool, budget_s=budget_s / EXECUTIONS)
         seconds.append(time.monotonic() - start)
-    own = OwnRace(name, tuple(contenders), unit="calls", margin=margin)
-    return make_own_record(own, case, result, machine)
+    own_race = OwnRace(name, tuple(contenders), unit="calls", margin=margin)
+    return make_own_record(own_race, case, result, machine)
 
 
 class FunctionGroup:

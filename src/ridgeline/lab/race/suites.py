@@ -44,15 +44,15 @@ class Benchmark:
         """Return the cases: the parameters as a record holds them, and their values."""
         points = []
         for values in itertools.product(*self.params):
-            shown = {name: _show(value) for name, value in zip(self.param_names, values, strict=True)}
-            points.append(({"benchmark": self.name, **shown}, values))
+            labels = {name: _show(value) for name, value in zip(self.param_names, values, strict=True)}
+            points.append(({"benchmark": self.name, **labels}, values))
         return points
 
 
 class Suite:
     """The benchmarks of a folder, as a workload."""
 
-    needs_ceilings = False  # nobody has counted the work of these benchmarks
+    needs_ceilings = False  # the work is not counted of these benchmarks
 
     def __init__(self, folder: Path) -> None:
         self.name = folder.name

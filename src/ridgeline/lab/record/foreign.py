@@ -186,9 +186,9 @@ def _read_criterion_folder(path: Path) -> tuple[_Context, list[_Result]]:
         about = json.loads(meta.read_text()) if meta.is_file() else {}
         name = str(about.get("group_id") or file.parent.parent.name)
         params = {"function": about.get("function_id"), "value": about.get("value_str")}
-        shown = {key: _parse(str(value)) for key, value in params.items() if value}
+        labels = {key: _parse(str(value)) for key, value in params.items() if value}
         pairs = zip(sample["times"], sample["iters"], strict=True)
-        results.append(_Result("criterion", name, shown, tuple(t / n for t, n in pairs)))
+        results.append(_Result("criterion", name, labels, tuple(t / n for t, n in pairs)))
     return _Context(_get_file_time(files[0]), cpu="not recorded"), results
 
 

@@ -214,7 +214,7 @@ def judge_contrasts(contrasts: Sequence[Contrast]) -> list[Finding]:
 
 def describe_contrasts(findings: Sequence[Finding]) -> Section:
     """Return the section with every comparison, its interval and its verdict."""
-    title = "What can be told apart"
+    title = "What can be distinguished"
     if not findings:
         return Section(title, ["No two runs differ in one factor only: there is nothing to test."])
     tested = [f for f in findings if f.corrected is not None]

@@ -164,8 +164,8 @@ def _match_topic(streams: Sequence[Stream], cameras: Sequence[Camera], word: str
     """Return the names of the streams and cameras that `word` matches; the error lists all."""
     names = [*(s.name for s in streams), *(c.name for c in cameras)]
     columns = match_streams(streams, word)
-    found = columns | {c.name for c in cameras if match_any(word, c.name)}
-    return found or set(match_names(names, word, f"topic in '{path}'"))
+    matches = columns | {c.name for c in cameras if match_any(word, c.name)}
+    return matches or set(match_names(names, word, f"topic in '{path}'"))
 
 
 def _module(name: str) -> Any:

@@ -18,7 +18,7 @@ from ridgeline.trajectory.readers.messages import find_stamp, get_or
 from ridgeline.trajectory.stream import Array
 
 SCHEMAS = ("Image", "CompressedImage", "RawImage", "CompressedVideo", "FFMPEGPacket")
-_FEW = 0.01  # a share of pictures of another size that is damage; more is a camera that changed
+_DAMAGE_SHARE = 0.01  # a share of pictures of another size that is damage; more is a camera that changed
 
 
 def holds_images(schema: str) -> bool:
@@ -135,7 +135,7 @@ class ImageTopic:
         size = sizes.most_common(1)[0][0] if sizes else (0, 0)
         faults = dict(self._faults)
         odd = [i for i, s in enumerate(self._sizes) if i not in faults and s not in (size, (0, 0))]
-        changed = len(odd) > max(2, _FEW * len(self))
+        changed = len(odd) > max(2, _DAMAGE_SHARE * len(self))
         for i in odd:
             faults[i] = f"its size is {self._sizes[i][0]} × {self._sizes[i][1]}, and not {size[0]} × {size[1]}"
         first = self._sizes[min((i for i, s in enumerate(self._sizes) if s != (0, 0)), default=0)]

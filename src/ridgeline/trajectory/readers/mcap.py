@@ -131,8 +131,8 @@ def _messages(
         return
     count = 0
     try:
-        wanted = None if chosen_topics is None else sorted(chosen_topics)
-        for item in library.NonSeekingReader(file).iter_messages(topics=wanted, log_time_order=False):
+        topics = None if chosen_topics is None else sorted(chosen_topics)
+        for item in library.NonSeekingReader(file).iter_messages(topics=topics, log_time_order=False):
             count += 1
             yield item
     except (McapError, struct.error, ValueError, OSError):

@@ -1,8 +1,8 @@
 """How ranks of several hosts find each other and connect.
 
 Each rank listens on one address of one interface, and, for ranks of its own host, on an abstract Unix socket. Rank 0
-listens on the rendezvous, too, until all ranks have come; it compares what they say of themselves and sends all of them
-the table of members. Then each rank connects to those of lower rank. Every connection begins with the handshake
+listens on the rendezvous, too, until all ranks have arrived; it compares their settings and sends all of them the table
+of members. Then each rank connects to those of lower rank. Every connection begins with the handshake
 (handshake.py). Connections of strangers are dropped and counted.
 """
 
@@ -38,7 +38,7 @@ from ridgeline.fabric.hosts import Address, choose_host, describe_bind_error, ge
 from ridgeline.fabric.rendezvous import describe_process
 from ridgeline.native import NetworkCollective, shared_stream_bytes
 
-PATIENCE_S = 5.0  # for the handshake of one connection
+HANDSHAKE_TIMEOUT_S = 5.0  # for the handshake of one connection
 MOST_CONNECTIONS = 256  # whose handshake is not finished
 RETRY_S = 0.05
 SHM, TCP = "shm", "tcp"
@@ -73,18 +73,18 @@ class Arrival:
 
     def answer(self, document: Mapping[str, Any]) -> None:
         with suppress(OSError):
-            self.socket.settimeout(PATIENCE_S)
+            self.socket.settimeout(HANDSHAKE_TIMEOUT_S)
             self.socket.sendall(make_answer(self.secret, self.server_nonce, self.nonce, document))
 
     def refuse(self, text: str) -> None:
         with suppress(OSError):
-            self.socket.settimeout(PATIENCE_S)
+            self.socket.settimeout(HANDSHAKE_TIMEOUT_S)
             self.socket.sendall(make_refusal(REFUSED, text))
         self.socket.close()
 
 
 @dataclass(eq=False)
-class _Guest:
+class _Client:
     socket: socket.socket
     peer: str
     nonce: bytes
@@ -114,7 +114,7 @@ class Listener:
             raise
         self._wake, woken = socket.socketpair()
         self._selector.register(woken, selectors.EVENT_READ, None)
-        self._guests: set[_Guest] = set()
+        self._clients: set[_Client] = set()
         self._thread = threading.Thread(target=self._run, args=(woken,), daemon=True, name="fabric-listener")
         self._thread.start()
 
@@ -144,12 +144,12 @@ class Listener:
             self.addresses.append(one if address.is_local else replace(one, port=link.getsockname()[1]))
             return
 
-    def take(self, is_wanted: Callable[[dict[str, Any]], bool], deadline: float) -> Arrival | None:
+    def take(self, matches: Callable[[dict[str, Any]], bool], deadline: float) -> Arrival | None:
         """The next connection with such a request; None at the deadline."""
         with self._condition:
             while True:
                 for arrival in self._arrivals:
-                    if is_wanted(arrival.request):
+                    if matches(arrival.request):
                         self._arrivals.remove(arrival)
                         return arrival
                 left = deadline - time.monotonic()
@@ -178,21 +178,21 @@ class Listener:
     def _run(self, woken: socket.socket) -> None:
         try:
             while not self._closed:
-                guests = self._guests
-                first = min((guest.deadline for guest in guests), default=None)
+                clients = self._clients
+                first = min((client.deadline for client in clients), default=None)
                 for key, _ in self._selector.select(None if first is None else max(0.0, first - time.monotonic())):
                     if key.data is None:
                         break
-                    if isinstance(key.data, _Guest):
+                    if isinstance(key.data, _Client):
                         self._read(key.data)
                     else:
                         self._accept(key.fileobj)  # type: ignore[arg-type]
                 now = time.monotonic()
-                for guest in [g for g in guests if g.deadline <= now]:
-                    self._drop(guest, Stranger(f"no handshake within {PATIENCE_S:g} s"))
+                for client in [g for g in clients if g.deadline <= now]:
+                    self._drop(client, Stranger(f"no handshake within {HANDSHAKE_TIMEOUT_S:g} s"))
         finally:
             self._selector.close()
-            for link in (*self._sockets, *(g.socket for g in self._guests), woken):
+            for link in (*self._sockets, *(g.socket for g in self._clients), woken):
                 link.close()
             with self._condition:
                 for arrival in self._arrivals:
@@ -204,77 +204,81 @@ class Listener:
         except OSError:
             return
         peer = str(at[0]) if isinstance(at, tuple) else "this host"
-        if len(self._guests) >= MOST_CONNECTIONS:
+        if len(self._clients) >= MOST_CONNECTIONS:
             link.close()
             self.count_stranger(peer, "too many connections at once")
             return
-        guest = _Guest(link, peer, secrets.token_bytes(NONCE_BYTES), time.monotonic() + PATIENCE_S)
+        client = _Client(link, peer, secrets.token_bytes(NONCE_BYTES), time.monotonic() + HANDSHAKE_TIMEOUT_S)
         link.setblocking(False)
         try:
-            link.send(make_greeting(guest.nonce))
+            link.send(make_greeting(client.nonce))
         except OSError:
             link.close()
             self.count_stranger(peer, "closed the connection")
             return
-        self._guests.add(guest)
-        self._selector.register(link, selectors.EVENT_READ, guest)
+        self._clients.add(client)
+        self._selector.register(link, selectors.EVENT_READ, client)
 
-    def _read(self, guest: _Guest) -> None:
+    def _read(self, client: _Client) -> None:
         try:
-            some = guest.socket.recv(1 << 16)
+            some = client.socket.recv(1 << 16)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
             some = b""
         if not some:
-            self._drop(guest, Stranger("closed the connection"))
+            self._drop(client, Stranger("closed the connection"))
             return
-        guest.data += some
-        result = parse_request(bytes(guest.data), self._secret, guest.nonce)
+        client.data += some
+        result = parse_request(bytes(client.data), self._secret, client.nonce)
         if result is None:
             return
         if isinstance(result, Stranger):
-            self._drop(guest, result)
+            self._drop(client, result)
             return
         request, nonce, end = result
-        if end != len(guest.data):
-            self._drop(guest, Stranger("bytes after its request"))
+        if end != len(client.data):
+            self._drop(client, Stranger("bytes after its request"))
             return
-        self._forget(guest)
-        guest.socket.setblocking(True)
+        self._forget(client)
+        client.socket.setblocking(True)
         with self._condition:
-            self._arrivals.append(Arrival(guest.socket, guest.peer, request, self._secret, guest.nonce, nonce))
+            self._arrivals.append(Arrival(client.socket, client.peer, request, self._secret, client.nonce, nonce))
             self._condition.notify_all()
 
-    def _drop(self, guest: _Guest, stranger: Stranger) -> None:
-        self._forget(guest)
-        self.count_stranger(guest.peer, stranger.reason)
+    def _drop(self, client: _Client, stranger: Stranger) -> None:
+        self._forget(client)
+        self.count_stranger(client.peer, stranger.reason)
         with suppress(OSError):
-            if guest.data[:8] == b"RLFABRIC":
+            if client.data[:8] == b"RLFABRIC":
                 text = {
                     "another secret": "the secret of this rank differs from that of the rank it connects to; "
                     "give all ranks the same RIDGELINE_FABRIC_SECRET."
                 }.get(stranger.reason, f"refused: {stranger.reason}.")
-                guest.socket.send(make_refusal(stranger.status, text))
-        guest.socket.close()
+                client.socket.send(make_refusal(stranger.status, text))
+        client.socket.close()
 
-    def _forget(self, guest: _Guest) -> None:
-        self._guests.discard(guest)
+    def _forget(self, client: _Client) -> None:
+        self._clients.discard(client)
         with suppress(KeyError, ValueError):
-            self._selector.unregister(guest.socket)
+            self._selector.unregister(client.socket)
 
 
 def connect(
-    address: Address, secret: bytes, document: Mapping[str, Any], deadline: float, patience: float | None = None
+    address: Address,
+    secret: bytes,
+    document: Mapping[str, Any],
+    deadline: float,
+    handshake_timeout: float | None = None,
 ) -> Connection:
     """Connect and send a request, again and again until the deadline; raises HandshakeError or FabricError.
 
-    patience  seconds for the connection, if the deadline is for more than that
+    handshake_timeout  seconds for the connection, if the deadline is for more than that
     """
     reason = "no answer"
     start = time.monotonic()
-    if patience is not None:
-        deadline = min(deadline, start + patience)
+    if handshake_timeout is not None:
+        deadline = min(deadline, start + handshake_timeout)
     while True:
         left = deadline - time.monotonic()
         if left <= 0:
@@ -303,8 +307,8 @@ def _set_options(link: socket.socket) -> None:
 
 
 @dataclass
-class Meeting:
-    """What a rank keeps after the ranks have met: who they are, where it listens, the secret."""
+class Membership:
+    """What a rank keeps after the ranks have met: their table, where it listens, the secret."""
 
     rank: int
     members: tuple[Member, ...]
@@ -353,8 +357,8 @@ class Meeting:
             rows.append((code, files[rank, 0][0], [fd for fd, _ in lanes], [memory for _, memory in lanes]))
         return rows
 
-    def choose(self, ranks: Sequence[int], context: int) -> Meeting:
-        """The meeting of a part of the ranks, which may have several communicators."""
+    def choose(self, ranks: Sequence[int], context: int) -> Membership:
+        """The membership of a part of the ranks, which may have several communicators."""
         members = tuple(self.members[r] for r in ranks)
         session = f"{self.session}/{context}/{ranks[0]}" if context else self.session
         return replace(self, rank=list(ranks).index(self.rank), members=members, session=session)
@@ -463,7 +467,7 @@ def meet(
     config: FabricConfig,
     timeout: float,
     server: Listener | None = None,
-) -> Meeting:
+) -> Membership:
     """Find the other ranks; raises InputError or FabricError, which name what is wrong.
 
     server  of rank 0: it listens on the rendezvous already; this function closes it
@@ -474,18 +478,18 @@ def meet(
         me = describe_self(config, listener)
         if rank == 0:
             server = server or Listener(secret, [rendezvous])
-            members, session = _host_meeting(server, size, secret, me, deadline, timeout)
+            members, session = _host_rendezvous(server, size, secret, me, deadline, timeout)
         else:
-            members, session = _attend_meeting(rank, size, rendezvous, secret, me, deadline, timeout)
+            members, session = _attend_rendezvous(rank, size, rendezvous, secret, me, deadline, timeout)
     except BaseException:
         if server is not None:
             server.close()
         listener.close()
         raise
-    return Meeting(rank, members, session, secret, listener, config)
+    return Membership(rank, members, session, secret, listener, config)
 
 
-def _host_meeting(
+def _host_rendezvous(
     server: Listener, size: int, secret: bytes, me: Member, deadline: float, timeout: float
 ) -> tuple[tuple[Member, ...], str]:
     rendezvous = server.addresses[0]
@@ -560,7 +564,7 @@ def check_transport(members: Sequence[Member]) -> None:
         raise InputError(f"transport is shm, but the ranks are on several hosts ({', '.join(hosts)}); set it to auto.")
 
 
-def _attend_meeting(
+def _attend_rendezvous(
     rank: int, size: int, rendezvous: Address, secret: bytes, me: Member, deadline: float, timeout: float
 ) -> tuple[tuple[Member, ...], str]:
     request = {"purpose": "meet", "rank": rank, "size": size, "member": asdict(me)}
@@ -588,31 +592,33 @@ def _attend_meeting(
 class NetworkWorld:
     """The ranks of several hosts, or of one whose ranks are to use TCP."""
 
-    meeting: Meeting
+    membership: Membership
     deadline: float  # for the connections
 
     arena_bytes = 0  # registered buffers need memory that all ranks share
 
     @property
     def rank(self) -> int:
-        return self.meeting.rank
+        return self.membership.rank
 
     @property
     def size(self) -> int:
-        return self.meeting.size
+        return self.membership.size
 
     def make_engine(self, config: FabricConfig, context: int, members: tuple[int, ...]) -> NetworkCollective:
         """Connect to all members; communicators in one context have no member in common."""
-        meeting = self.meeting
+        membership = self.membership
         if context:
-            meeting = meeting.choose(members, context)
-        host = meeting.members[meeting.rank].host
-        near = sum(member.host == host for member in meeting.members)
-        is_crowded = near > len(os.sched_getaffinity(0))
-        return NetworkCollective(meeting.rank, meeting.connect_links(self.deadline), config.small_bytes, is_crowded)
+            membership = membership.choose(members, context)
+        host = membership.members[membership.rank].host
+        local_ranks = sum(member.host == host for member in membership.members)
+        is_crowded = local_ranks > len(os.sched_getaffinity(0))
+        return NetworkCollective(
+            membership.rank, membership.connect_links(self.deadline), config.small_bytes, is_crowded
+        )
 
     def describe_process(self, rank: int) -> str:
-        member, me = self.meeting.members[rank], self.meeting.members[self.rank]
+        member, me = self.membership.members[rank], self.membership.members[self.rank]
         if member.host != me.host:
             return f"it runs on {member.name} ({member.address})"
         return describe_process(member.pid)
@@ -623,4 +629,4 @@ class NetworkWorld:
 
     def list_strangers(self) -> Mapping[str, int]:
         """Connections that were dropped, by address and reason."""
-        return dict(self.meeting.listener.strangers)
+        return dict(self.membership.listener.strangers)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from ridgeline.errors import FabricError, InputError, RidgelineError
 from ridgeline.fabric import FabricConfig, handshake, hosts
-from ridgeline.fabric.meeting import Listener, connect, meet
+from ridgeline.fabric.network_rendezvous import Listener, connect, meet
 from ridgeline.native import NetworkCollective
 
 SECRET, LONG_S = b"a secret of the tests", 60.0
@@ -32,7 +32,7 @@ def find_port() -> int:
 
 
 def meet_all(ranks: list[dict], timeout: float = LONG_S) -> list:
-    """Let ranks meet in threads; returns the meeting or the error of each."""
+    """Let ranks meet in threads; returns the membership or the error of each."""
     rendezvous = hosts.Address(f"@ridgeline-test-{os.getpid()}-{random.random()}", 0)
     outcomes: list = [None] * len(ranks)
 
@@ -55,11 +55,11 @@ def meet_all(ranks: list[dict], timeout: float = LONG_S) -> list:
 
 
 def test_ranks_that_meet_have_the_same_table():
-    meetings = meet_all([{}, {}, {}])
-    assert [m.rank for m in meetings] == [0, 1, 2]
-    assert len({m.session for m in meetings}) == 1
-    assert meetings[0].members == meetings[1].members == meetings[2].members
-    assert all(member.address.startswith("127.0.0.1:") for member in meetings[0].members)
+    memberships = meet_all([{}, {}, {}])
+    assert [m.rank for m in memberships] == [0, 1, 2]
+    assert len({m.session for m in memberships}) == 1
+    assert memberships[0].members == memberships[1].members == memberships[2].members
+    assert all(member.address.startswith("127.0.0.1:") for member in memberships[0].members)
 
 
 def test_other_settings_are_refused_on_both_ranks_with_both_values():
