@@ -19,7 +19,17 @@ SIZE = (96, 64)  # width, height
 _SEPARATOR = "\n" + "=" * 80 + "\n"
 _TIME = f"{_SEPARATOR}MSG: builtin_interfaces/Time\nint32 sec\nuint32 nanosec"
 _HEADER = f"{_SEPARATOR}MSG: std_msgs/Header\nbuiltin_interfaces/Time stamp\nstring frame_id{_TIME}"
+_VECTOR = "float64 x\nfloat64 y\nfloat64 z"
+_TRANSFORM = (
+    f"geometry_msgs/Vector3 translation\ngeometry_msgs/Quaternion rotation{_SEPARATOR}MSG: geometry_msgs/Vector3\n"
+    f"{_VECTOR}{_SEPARATOR}MSG: geometry_msgs/Quaternion\n{_VECTOR}\nfloat64 w"
+)
 SCHEMAS = {
+    "sensor_msgs/msg/CameraInfo": "std_msgs/Header header\nuint32 height\nuint32 width\nstring distortion_model\n"
+    f"float64[] d\nfloat64[9] k\nfloat64[9] r\nfloat64[12] p{_HEADER}",
+    "tf2_msgs/msg/TFMessage": f"geometry_msgs/TransformStamped[] transforms{_SEPARATOR}"
+    "MSG: geometry_msgs/TransformStamped\nstd_msgs/Header header\nstring child_frame_id\n"
+    f"geometry_msgs/Transform transform{_SEPARATOR}MSG: geometry_msgs/Transform\n{_TRANSFORM}{_HEADER}",
     "std_msgs/msg/String": "string data",
     "sensor_msgs/msg/CompressedImage": f"std_msgs/Header header\nstring format\nuint8[] data{_HEADER}",
     "sensor_msgs/msg/Image": "std_msgs/Header header\nuint32 height\nuint32 width\nstring encoding\n"

@@ -285,3 +285,36 @@ def test_damaged_rvl_gives_an_image_or_a_value_error(tail: bytes):
     data = struct.pack("<iffii", 0, 0.0, 0.0, 5, 4) + tail
     with contextlib.suppress(ValueError):
         assert unpack_rvl(data).shape == (4, 5)
+
+
+# --- what a recording says about its cameras ---
+
+_MATRIX = [100.0, 0.0, 48.0, 0.0, 100.0, 32.0, 0.0, 0.0, 1.0]
+
+
+def said_about_cameras() -> list[cams.Message]:
+    fields = {"header": cams.header(EPOCH), "height": SIZE[1], "width": SIZE[0], "distortion_model": "plumb_bob"}
+    info = {**fields, "d": [0.1, 0.0, 0.0, 0.0, 0.0], "k": _MATRIX, "r": [1.0, 0, 0, 0, 1, 0, 0, 0, 1], "p": [0.0] * 12}
+    place = {"translation": {"x": 0.5, "y": 0.0, "z": 1.0}, "rotation": {"x": 0.0, "y": 0.0, "z": 0.0, "w": 1.0}}
+    transform = {"header": cams.header(EPOCH), "child_frame_id": "lens", "transform": place}
+    return [
+        (EPOCH, EPOCH, "/front/camera_info", "sensor_msgs/msg/CameraInfo", info),
+        (EPOCH, EPOCH, "/tf_static", "tf2_msgs/msg/TFMessage", {"transforms": [transform]}),
+    ]
+
+
+def test_camera_infos_and_static_transforms_are_kept_with_the_dataset(tmp_path: Path):
+    path = cams.mcap(tmp_path / "run.mcap", [*said_about_cameras(), *cams.messages(0.4, gap=(9, 9))])
+    cameras = {"front": cams.FRONT, "wrist": cams.WRIST}
+    settings = ConversionSettings(hz=30, cameras=cameras, state=(f"{cams.JOINTS}/position",))
+    assert convert_many([path], tmp_path / "set", "lerobot", settings)[0].error is None
+    again = cams.mcap(tmp_path / "again.mcap", [*said_about_cameras(), *cams.messages(0.3, gap=(9, 9))])
+    assert convert_many([again], tmp_path / "set", "lerobot", settings, append=True)[0].error is None
+    (said,) = json.loads((tmp_path / "set/meta/calibration.json").read_text())
+    assert said["episodes"] == [0, 1]
+    assert set(said["cameras"]) == {"observation.images.front"}
+    front = said["cameras"]["observation.images.front"]
+    assert (front["topic"], front["k"], front["frame_id"]) == ("/front/camera_info", _MATRIX, "camera")
+    assert said["transforms"] == [
+        {"parent": "camera", "child": "lens", "translation": [0.5, 0.0, 1.0], "rotation": [0.0, 0.0, 0.0, 1.0]}
+    ]

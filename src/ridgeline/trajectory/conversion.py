@@ -31,11 +31,13 @@ from ridgeline.trajectory.features import (
 )
 from ridgeline.trajectory.media import Written, load_media, save_media, write_media
 from ridgeline.trajectory.readers import ReadOptions
+from ridgeline.trajectory.readers.calibration import Calibration
 from ridgeline.trajectory.stream import Aligned, Array, Span, Stream, join_names
 from ridgeline.trajectory.videos import GOP, VideoSettings
 from ridgeline.trajectory.writers import lerobot, npz
 
 Report = Callable[[str], None]
+CALIBRATION = "calibration.json"  # what the recording says about its cameras
 MEDIA = "media.json"  # describes the videos of a recording
 CHUNK_KEY = "episodes by what they are made of"  # of the chunk folder beside an unfinished LeRobot dataset
 
@@ -127,7 +129,12 @@ def map_recording(
     """Read a recording, align each of its episodes, and choose the pictures of its cameras."""
     report = report_note or (lambda _: None)
     marks: dict[str, Array] = {}
-    options = replace(settings.read_options(report), marks=frozenset(settings.cut_topics), add_marks=marks.__setitem__)
+    options = replace(
+        settings.read_options(report),
+        marks=frozenset(settings.cut_topics),
+        add_marks=marks.__setitem__,
+        calibration=Calibration() if settings.cameras else None,
+    )
     read, cameras = readers.read_recording(path, settings.words, options, with_cameras=bool(settings.cameras))
     streams = rename_streams(exclude_streams(read, settings, path, report) if read else [], settings)
     names = [s.name for s in streams]
@@ -162,7 +169,9 @@ def map_recording(
         if settings.task is not None:
             start = aligned.times[0].item() if len(aligned.times) else 0.0
             aligned = replace(aligned, info=replace(aligned.info, tasks=((start, settings.task),)))
-        episodes.append(Mapped(aligned, mapped.requests))
+        features = {r.feature: r.camera.name for r in mapped.requests}
+        said = {} if options.calibration is None else options.calibration.describe(features)
+        episodes.append(Mapped(aligned, mapped.requests, said))
     return episodes
 
 
@@ -458,6 +467,7 @@ def _write_cameras(
             advance=advance,
         )
         save_media(tmp / MEDIA, out)
+        (tmp / CALIBRATION).write_text(json.dumps([episode.calibration for episode in mapped]))
     return out
 
 
@@ -468,7 +478,8 @@ def _media_folder(store: Path, number: int) -> Path:
 def _load_episodes(folder: Path) -> list[lerobot.EpisodeMedia]:
     if not (folder / MEDIA).exists():
         return []
-    return [lerobot.EpisodeMedia(folder, written.media) for written in load_media(folder / MEDIA)]
+    said = json.loads((folder / CALIBRATION).read_text())
+    return [lerobot.EpisodeMedia(folder, w.media, c) for w, c in zip(load_media(folder / MEDIA), said, strict=True)]
 
 
 def _sum_lost(folder: Path) -> dict[str, int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,7 @@ class Mapped:
 
     aligned: Aligned
     requests: tuple[Request, ...]
+    calibration: Mapping[str, Any] = field(default_factory=dict)  # of its cameras, as JSON
 
 
 def check_camera_names(cameras: Mapping[str, str]) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 from ridgeline.errors import MissingExtra
 from ridgeline.trajectory.pictures import Picture
+from ridgeline.trajectory.readers.calibration import Calibration
 from ridgeline.trajectory.readers.images import ImageTopic, holds_images, read_picture
 from ridgeline.trajectory.readers.messages import DecodeFailures, Topic, build_message_streams
 from ridgeline.trajectory.readers.streams import (
@@ -46,12 +47,17 @@ def read(path: Path, topics: Sequence[str] | None = None, options: ReadOptions |
     decoders: dict[int, Callable[[bytes], Any] | None] = {}
     undecodable: dict[str, str] = {}  # topics without a decoder, and why
     failures = DecodeFailures()
+    calibration = options.calibration
     with path.open("rb") as file:
         chosen_topics: set[str] | None = None
+        extra: set[str] = set()  # topics that only say something about cameras
         summary = _summary(mcap.reader.make_reader(file))
         if summary is not None:
             chosen_topics = choose_topics(dict.fromkeys(c.topic for c in summary.channels.values()), topics, path)
-        for schema, channel, message in _messages(mcap.reader, file, summary, chosen_topics, options, path):
+            if calibration is not None:
+                extra = _find_calibration_topics(summary, calibration)
+        wanted = None if chosen_topics is None else chosen_topics | extra
+        for schema, channel, message in _messages(mcap.reader, file, summary, wanted, options, path):
             if channel.id not in decoders:
                 decoders[channel.id], why = _find_decoder(channel.message_encoding, schema)
                 if why:
@@ -59,6 +65,12 @@ def read(path: Path, topics: Sequence[str] | None = None, options: ReadOptions |
             decode = decoders[channel.id]
             if decode is None:
                 continue
+            if calibration is not None and schema is not None and calibration.wants(channel.topic, schema.name):
+                if calibration.needs(channel.topic, schema.name):
+                    with contextlib.suppress(Exception):  # damaged, as below
+                        calibration.add(channel.topic, schema.name, decode(message.data))
+                if channel.topic in extra and channel.topic not in (chosen_topics or ()):
+                    continue
             is_image = schema is not None and holds_images(schema.name)
             if is_image and options.add_camera is None and channel.topic in images:
                 continue  # one message is enough to say that they are left out
@@ -105,6 +117,15 @@ def _take_pictures(path: Path, topics: Collection[str]) -> Iterator[tuple[str, i
             except Exception:  # noqa: S112 (`read` counted it as faulty)
                 continue
             yield channel.topic, counts[channel.topic], picture
+
+
+def _find_calibration_topics(summary: Any, calibration: Calibration) -> set[str]:
+    """Return the topics that say something about cameras."""
+    return {
+        channel.topic
+        for channel in summary.channels.values()
+        if (schema := summary.schemas.get(channel.schema_id)) and calibration.wants(channel.topic, schema.name)
+    }
 
 
 def _summary(reader: Any) -> Any:

@@ -361,7 +361,7 @@ def _numeric_shape(value: Any) -> tuple[int, ...] | None:
 
 def _find_split(message: Any) -> Callable[[Any], Iterable[tuple[Any, Any, Sequence[str]]]] | None:
     """Return a function that splits a message into (key, part of the message, joint names); None for plain messages."""
-    members, transforms = _members(message) or [], _get_path(message, _TRANSFORMS)
+    members, transforms = _members(message) or [], get_path(message, _TRANSFORMS)
     if _are_transforms(transforms) and (len(transforms) or members == [_TRANSFORMS]):
         return _split_transforms
     for path in _paths(message):
@@ -378,10 +378,10 @@ def _find_split(message: Any) -> Callable[[Any], Iterable[tuple[Any, Any, Sequen
 
 
 def _split_transforms(message: Any) -> Iterator[tuple[str, Any, Sequence[str]]]:
-    transforms = _get_path(message, _TRANSFORMS)
+    transforms = get_path(message, _TRANSFORMS)
     for transform in transforms if _are_transforms(transforms) else ():
-        parent = _get_path(transform, "header", "frame_id") or _get_path(transform, "parent_frame_id") or ""
-        child = _get_path(transform, "child_frame_id") or ""
+        parent = get_path(transform, "header", "frame_id") or get_path(transform, "parent_frame_id") or ""
+        child = get_path(transform, "child_frame_id") or ""
         yield "/".join(str(frame).strip("/") for frame in (parent, child) if frame), transform, ()
 
 
@@ -475,7 +475,8 @@ def _getter(message: Any, path: Sequence[str]) -> Callable[[Any], Any]:
     return get
 
 
-def _get_path(message: Any, *path: str) -> Any:
+def get_path(message: Any, *path: str) -> Any:
+    """Return a field of a message by its path; None if it has none."""
     return get_or(_getter(message, path), message, None)
 
 

@@ -5,6 +5,7 @@ ridgeline streams drive.bag
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -51,12 +52,23 @@ def read(path: Path, topics: Sequence[str] | None = None, options: ReadOptions |
     images: dict[str, ImageTopic] = {}
     undefined_types: set[str] = set()
     failures = DecodeFailures()
+    calibration = options.calibration
     # Bags from before Iron have no message definitions; the standard messages did not change since.
     with AnyReader([path], default_typestore=get_typestore(Stores.ROS2_HUMBLE)) as bag:
         chosen_topics = choose_topics(dict.fromkeys(c.topic for c in bag.connections), topics, path)
-        for connection, logged, raw in bag.messages([c for c in bag.connections if c.topic in chosen_topics]):
+        said = [c for c in bag.connections if calibration is not None and calibration.wants(c.topic, c.msgtype)]
+        extra = {c.topic for c in said} - chosen_topics
+        wanted = chosen_topics | extra
+        for connection, logged, raw in bag.messages([c for c in bag.connections if c.topic in wanted]):
             if connection.msgtype in undefined_types:
                 continue
+            if calibration is not None and connection in said:
+                if calibration.needs(connection.topic, connection.msgtype):
+                    with contextlib.suppress(Exception):  # damaged, as below
+                        message = bag.deserialize(raw, connection.msgtype)
+                        calibration.add(connection.topic, connection.msgtype, message)
+                if connection.topic in extra:
+                    continue
             is_image = holds_images(connection.msgtype)
             if is_image and options.add_camera is None and connection.topic in images:
                 continue  # one message is enough to say that they are left out

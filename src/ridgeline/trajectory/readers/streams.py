@@ -22,6 +22,7 @@ from ridgeline.trajectory.stream import NS, Array, Stream, number_columns, to_st
 
 if TYPE_CHECKING:
     from ridgeline.trajectory.cameras import Camera
+    from ridgeline.trajectory.readers.calibration import Calibration
 
 WIDEST = 256  # columns of one field; images and point clouds are wider
 MAX_DIMENSIONS = 3  # of a field with its samples; images have more
@@ -74,6 +75,7 @@ class ReadOptions:
     delimiter: str | None = None  # of a text table; None: guessed from its header
     comment: str | None = None  # lines of a text table that begin with this are skipped
     add_camera: Callable[[Camera], None] | None = field(default=None, compare=False)  # receives cameras; None: no one
+    calibration: Calibration | None = field(default=None, compare=False)  # takes what is said about cameras
     marks: frozenset[str] = frozenset()  # topics whose stamps count, even if their messages hold no numbers
     add_marks: Callable[[str, Array], None] = field(default=lambda *_: None, compare=False)  # receives their stamps
 

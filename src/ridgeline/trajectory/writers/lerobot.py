@@ -31,6 +31,7 @@ CHUNK = 1000  # files in a folder
 DATA_MB = 100  # of a data file; an episode is never split
 VIDEO_MB = 200
 VIDEO_PATH = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
+CALIBRATION = "meta/calibration.json"
 TASK = "resampled"
 
 
@@ -110,6 +111,7 @@ def write(
         parquet.write_table(arrow.table(rows), target)
         _replace(tmp / "meta/tasks.parquet", lambda file: parquet.write_table(_tasks(arrow, texts), file))
         stats = {name: merge_stats([before.stats[name], s]) if name in before.stats else s for name, s in new.items()}
+        _write_calibration(tmp, media or [], before.episodes)
         _replace(tmp / "meta/info.json", lambda file: file.write_text(json.dumps(info, indent=4)))
         _replace(tmp / "meta/stats.json", lambda file: file.write_text(json.dumps(stats, indent=4)))
 
@@ -120,6 +122,7 @@ class EpisodeMedia:
 
     folder: Path
     media: Sequence[Media]
+    calibration: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -260,6 +263,23 @@ def _camera_feature(m: Media, fps: float) -> dict[str, Any]:
         "has_audio": False,
     }
     return {"dtype": "video", "shape": [m.height, m.width, 3], "names": ["height", "width", "channels"], "info": info}
+
+
+def _write_calibration(root: Path, media: Sequence[EpisodeMedia], first: int) -> None:
+    """Write what recordings say about their cameras, once for all episodes that say the same."""
+    file = root / CALIBRATION
+    entries = json.loads(file.read_text()) if file.exists() else []
+    for number, episode in enumerate(media, first):
+        if not episode.calibration:
+            continue
+        said = json.loads(json.dumps(episode.calibration))
+        same = next((e for e in entries if {k: v for k, v in e.items() if k != "episodes"} == said), None)
+        if same is None:
+            entries.append({"episodes": [number], **said})
+        else:
+            same["episodes"].append(number)
+    if entries:
+        _replace(file, lambda file: file.write_text(json.dumps(entries, indent=1)))
 
 
 def _find_media(episode: EpisodeMedia, feature: str) -> Media:
