@@ -4,6 +4,7 @@ audit_ledger.py    init, append, info, export, prune
 audit_proof.py     verify, prove, check-proof
 audit_fleet.py     witness, collect, forward
 audit_keep.py      backup, restore
+audit_subject.py   subject export, subject forget
 audit_watch.py     watch, search, alerts, label, serve
 audit_report.py    report, check-report
 audit_measure.py   capacity, evaluate
@@ -22,6 +23,7 @@ from ridgeline.cli.audit_ledger import append, export, info, init, prune
 from ridgeline.cli.audit_measure import capacity, evaluate
 from ridgeline.cli.audit_proof import check_proof, prove, verify
 from ridgeline.cli.audit_report import check_report, report
+from ridgeline.cli.audit_subject import subject
 from ridgeline.cli.audit_watch import alerts, label, search, serve, watch
 
 audit = typer.Typer(no_args_is_help=True, help="Events that cannot be rewritten: a ledger on plain files.")
@@ -52,3 +54,4 @@ _COMMANDS: dict[str, Callable[..., None]] = {
 }
 for _name, _command in _COMMANDS.items():
     audit.command(_name)(_command)
+audit.add_typer(subject, name="subject")

@@ -40,9 +40,11 @@ def find_token(log: Path, file: Path | None, name: str) -> tuple[str, str]:
 
 def describe_event(event: dict[str, Any], longest: int = 160) -> str:
     """Describe an event in one line: action, subject, actor, message."""
+    from ridgeline.audit.ledger import shorten_tokens
+
     message = event["attributes"].get("message") or ""
     parts = [event["action"], event["subject"], f"by {event['actor']}" if event["actor"] else "", message]
-    return " ".join(str(part) for part in parts if part)[:longest]
+    return shorten_tokens(" ".join(str(part) for part in parts if part))[:longest]
 
 
 def parse_key(words: str) -> Verifier:

@@ -22,6 +22,7 @@ from ridgeline.cli.tokens import refuse_token
 from ridgeline.errors import Exit, InputError, unknown
 
 if TYPE_CHECKING:
+    from ridgeline.audit.ledger import Policy
     from ridgeline.audit.sources import Certificate, Http, LineReader, Source
     from ridgeline.audit.watch import Hit, Rule
 Where = Annotated[
@@ -139,6 +140,21 @@ def watch(
         list[str] | None, typer.Option(metavar="URL", help="POST every alert to this URL, with retries.")
     ] = None,
     redact: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Also hide values with this name.")] = None,
+    personal: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FIELD,…",
+            help="Encrypt these fields per person, like attributes.email,actor; the log remembers it. none: no field.",
+        ),
+    ] = None,
+    find_personal: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KIND,…", help="Also encrypt these inside of texts: email, ip, phone, card, iban."),
+    ] = None,
+    subject: Annotated[
+        str | None,
+        typer.Option(metavar="FIELD", help="The field that names the person, like attributes.user, for --personal."),
+    ] = None,
     keep_secrets: Annotated[
         bool, typer.Option("--no-redact", help="Hide nothing: passwords and tokens go into the log.")
     ] = False,
@@ -167,10 +183,12 @@ def watch(
     Ctrl-C exits at once with 130, and the next start scores the rest. Alerts go to stdout, with --json as JSON lines.
     """
     from ridgeline.audit import Ledger
+    from ridgeline.audit.ledger import finish_forgetting, set_policy
     from ridgeline.audit.sources import Auditd, Http, Otlp, Syslog, is_pattern
     from ridgeline.audit.watch import NAMES, Redaction, Settings, Watcher, format_metrics, read_request_keys
 
     settings = Settings(batch, wait, alert_rate, encoder, device, score=score)
+    policy = _make_policy(personal, find_personal, subject)
     redaction = Redaction(() if keep_secrets else NAMES, redact or ())
     conditions = _make_rules(rule or [], severity or [], rules or [])
     files: dict[str, Sequence[Path]] = {
@@ -194,7 +212,10 @@ def watch(
             "there is nothing to watch; give --dbus, --journal, --jsonl, --lines, --containers, --k8s-audit, --syslog, "
             "--auditd, --http or --otlp."
         )
+    finish_forgetting(log)
     with stay_near(device, place and score, quiet), Ledger.open(log) as ledger:
+        if policy is not None:
+            set_policy(ledger, policy)
         outlets: list[Callable[[dict[str, Any]], None]] = [_print_alert_json if as_json else _print_alert]
         with status("watching") if not quiet else nullcontext(lambda _: None) as update:
             watcher = Watcher(
@@ -213,12 +234,30 @@ def watch(
                 server.metrics = lambda: format_metrics(watcher.status())
                 if server.option == "--http":  # OTLP has no keys of requests
                     server.load_requests = lambda: read_request_keys(ledger)
+                    server.digest = ledger.personal.digest
             done = watcher.run()
     _print_summary(done.to_json(), as_json, quiet)
     if done.left:
         raise typer.Exit(Exit.INTERRUPTED)
     if done.refused or done.troubles or done.undelivered:
         raise typer.Exit(Exit.FINDINGS)
+
+
+def _make_policy(personal: list[str] | None, find: list[str] | None, subject: str | None) -> Policy | None:
+    """Return what --personal, --find-personal and --subject say; None if they are not given."""
+    from ridgeline.audit.ledger import Policy
+
+    if personal is None and find is None:
+        if subject is not None:
+            raise InputError("--subject needs personal fields; give --personal or --find-personal too.")
+        return None
+    fields, kinds = (
+        tuple(dict.fromkeys(word.strip() for words in given or () for word in words.split(",") if word.strip()))
+        for given in (personal, find)
+    )
+    if fields == ("none",) and not kinds:
+        return Policy()
+    return Policy(fields, subject, kinds)
 
 
 def _make_certificate(chain: Path | None, key: Path | None, authorities: Path | None) -> Certificate | None:

@@ -51,6 +51,7 @@ from ridgeline.audit.anomaly.neighbours import ROUTINE, TROUBLE
 from ridgeline.audit.anomaly.sentences import describe_event, strip_masks
 from ridgeline.audit.anomaly.sessions import NAMES, OPEN, Session, Sessions
 from ridgeline.audit.anomaly.template import Miner, mask
+from ridgeline.audit.ledger.personal import name_pseudonym
 from ridgeline.errors import InputError, StoreError
 from ridgeline.store import publish_dir, verify
 
@@ -220,7 +221,7 @@ class Detector:
             words = mask(sentence)
             template = self._miner.learn(words)
             sentences = (sentence,) if sentence == words else (sentence, words)
-            actor, action = str(event.get("actor") or ""), str(event.get("action") or "")
+            actor, action = name_pseudonym(str(event.get("actor") or "")), str(event.get("action") or "")
             time = int(event.get("time") or 0)
             parsed_events.append(ParsedEvent(entry, time, actor, action, words, template.id, sentences))
             if template.id not in self._history.known and template.id not in texts:

@@ -4,7 +4,8 @@
 'firewall.rule.delete deny all n=1'
 
 The action comes first, because the miner never treats the first word as a variable. The actor, the time and the session
-are left out: the detector uses them separately, and the same action of another actor is the same action. Attributes
+are left out: the detector uses them separately, and the same action of another actor is the same action. An encrypted
+personal value is the word "personal". Attributes
 that begin with an underscore (as those of the journal) tell the origin of an event, not what happened: they are left
 out too.
 """
@@ -17,6 +18,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ridgeline.audit.anomaly.sessions import NAMES
+from ridgeline.audit.ledger.personal import describe_token
 
 LONGEST = 400  # most characters of the value of an attribute
 _WORDS = re.compile(r"[^\W\d_]+")
@@ -33,7 +35,7 @@ def describe_event(event: Mapping[str, Any]) -> str:
     if attributes:
         names = [name for name in sorted(attributes) if name not in NAMES and name[:1] != "_"]
         words += [f"{name}={_value(attributes[name])}" for name in names]
-    return " ".join(words)
+    return describe_token(" ".join(words))
 
 
 def strip_masks(template: str) -> str:

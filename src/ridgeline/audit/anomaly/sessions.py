@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
 from ridgeline.audit.anomaly.sequence import START
+from ridgeline.audit.ledger.personal import name_pseudonym
 
 NAMES = ("session", "session_id", "block", "block_id", "trace_id", "request_id", "transaction_id", "job_id")
 WINDOW_NS = 60 * 10**9
@@ -93,11 +94,11 @@ class Sessions:
             for name in self.names:
                 value = attributes.get(name)
                 if value is not None and value != "":
-                    key = f"{name}={value}"
+                    key = f"{name}={name_pseudonym(str(value))}"
                     same = self._open.pop(key, None)
                     self._open[key] = same or self._make(key, named=True)
                     return self._open[key], self._too_many()
-        key = f"{event.get('source', '')}\0{event.get('actor') or ''}"
+        key = f"{event.get('source', '')}\0{name_pseudonym(str(event.get('actor') or ''))}"
         before = self._open.pop(key, None)
         goes_on = before is not None and before.time // self.window == time // self.window
         session = before if before is not None and goes_on else self._make(key, named=False)

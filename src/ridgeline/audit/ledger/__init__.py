@@ -18,6 +18,13 @@ if TYPE_CHECKING:
     from ridgeline.audit.ledger.checkpoint import parse_checkpoint as parse_checkpoint
     from ridgeline.audit.ledger.checkpoint import parse_verifier as parse_verifier
     from ridgeline.audit.ledger.checkpoint import read_checkpoint as read_checkpoint
+    from ridgeline.audit.ledger.erasure import KeyUse as KeyUse
+    from ridgeline.audit.ledger.erasure import PersonalExport as PersonalExport
+    from ridgeline.audit.ledger.erasure import count_key_use as count_key_use
+    from ridgeline.audit.ledger.erasure import export_person as export_person
+    from ridgeline.audit.ledger.erasure import finish_forgetting as finish_forgetting
+    from ridgeline.audit.ledger.erasure import forget_person as forget_person
+    from ridgeline.audit.ledger.erasure import set_policy as set_policy
     from ridgeline.audit.ledger.event import FIELDS as FIELDS
     from ridgeline.audit.ledger.event import compile_filter as compile_filter
     from ridgeline.audit.ledger.event import decode as decode
@@ -38,6 +45,12 @@ if TYPE_CHECKING:
     from ridgeline.audit.ledger.merkle import root_from_inclusion as root_from_inclusion
     from ridgeline.audit.ledger.moment import parse_moment as parse_moment
     from ridgeline.audit.ledger.moment import show_moment as show_moment
+    from ridgeline.audit.ledger.personal import KINDS as KINDS
+    from ridgeline.audit.ledger.personal import Personal as Personal
+    from ridgeline.audit.ledger.personal import Policy as Policy
+    from ridgeline.audit.ledger.personal import read_policy as read_policy
+    from ridgeline.audit.ledger.personal import shorten_tokens as shorten_tokens
+    from ridgeline.audit.ledger.persons import PersonKeys as PersonKeys
     from ridgeline.audit.ledger.proof import check_proof as check_proof
     from ridgeline.audit.ledger.proof import parse_leaf_hash as parse_leaf_hash
     from ridgeline.audit.ledger.proof import prove as prove
@@ -61,12 +74,23 @@ __getattr__, __dir__, __all__ = attach(
             "parse_verifier",
             "read_checkpoint",
         ],
+        "erasure": [
+            "KeyUse",
+            "PersonalExport",
+            "count_key_use",
+            "export_person",
+            "finish_forgetting",
+            "forget_person",
+            "set_policy",
+        ],
         "event": ["FIELDS", "compile_filter", "decode", "encode", "parse_line"],
         "export": ["Selection", "write_csv", "write_json", "write_jsonl", "write_parquet"],
         "layout": ["LedgerPaths", "find_ledger", "read_settings", "write_key"],
         "ledger": ["Ledger", "Receipt", "Receipts"],
         "merkle": ["root_from_inclusion"],
         "moment": ["parse_moment", "show_moment"],
+        "personal": ["KINDS", "Personal", "Policy", "read_policy", "shorten_tokens"],
+        "persons": ["PersonKeys"],
         "proof": ["check_proof", "parse_leaf_hash", "prove"],
         "retention": ["read_history"],
         "verify": ["Report", "examine"],

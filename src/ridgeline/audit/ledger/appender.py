@@ -15,8 +15,9 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from ridgeline.audit.ledger.checkpoint import parse_checkpoint
-from ridgeline.audit.ledger.layout import find_ledger
+from ridgeline.audit.ledger.layout import find_ledger, read_settings
 from ridgeline.audit.ledger.ledger import Ledger
+from ridgeline.audit.ledger.personal import Personal
 from ridgeline.audit.ledger.writer_socket import NotAppended, WriterClient, WriterLost
 from ridgeline.errors import Locked
 from ridgeline.store import StrPath, get_owner
@@ -36,6 +37,7 @@ class Appender:
 
     def __init__(self, log: StrPath, timeout_s: float = TIMEOUT_S) -> None:
         self._log, self._paths, self._timeout_s = log, find_ledger(log), timeout_s
+        self._personal: Personal | None = None
         self._target: WriterClient | Ledger | None = None
         self._connect(time.monotonic() + timeout_s)  # an unwritable log is an error at once
 
@@ -44,12 +46,19 @@ class Appender:
 
         def take(target: WriterClient | Ledger) -> tuple[int, int]:
             if isinstance(target, WriterClient):
-                first, _, size = target.append(events)
+                first, _, size = target.append(self.personal.encrypt(events))  # a ledger does it itself
                 return first, size
             receipts = target.append(events)
             return receipts.first, receipts.checkpoint_size
 
         return self._retry(take, NotAppended)
+
+    @property
+    def personal(self) -> Personal:
+        """Encrypts the personal fields of events."""
+        if self._personal is None:
+            self._personal = Personal(self._paths, read_settings(self._paths)[0].name)
+        return self._personal
 
     def finish(self) -> int:
         """Let the writer sign a checkpoint of everything; return its size."""

@@ -154,6 +154,8 @@ def _list_files(
         yield f"log/{name}", data
     yield "private/ledger.json", (json.dumps({"key": str(verifier)}, indent=1) + "\n").encode()
     yield "private/published", note
+    if paths.personal.exists():  # whoever continues the log must encrypt what is personal
+        yield "private/personal.json", paths.personal.read_bytes()
     if positions:
         yield "private/positions.json", paths.positions.read_bytes()
 

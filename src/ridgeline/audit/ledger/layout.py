@@ -13,6 +13,8 @@ log.private/             mode 0700
   journal.0, journal.1   acknowledged entries that are not yet in tiles
   published              the checkpoint of the last full sync: a log that is shorter was cut
   positions.json         how far each source of the watcher was read; the journals may hold newer positions
+  personal.json          which fields of events are personal (personal.py)
+  subjects/              the keys of the persons whose fields are encrypted (persons.py)
   door                   the writer's socket
 """
 
@@ -73,6 +75,14 @@ class LedgerPaths:
     @property
     def positions(self) -> Path:
         return self.private / "positions.json"
+
+    @property
+    def personal(self) -> Path:
+        return self.private / "personal.json"
+
+    @property
+    def persons(self) -> Path:
+        return self.private / "subjects"
 
     @property
     def socket(self) -> Path:

@@ -30,6 +30,7 @@ from ridgeline.audit.ledger.event import EncodedEvents, decode, encode
 from ridgeline.audit.ledger.journal import has_records
 from ridgeline.audit.ledger.layout import LedgerPaths, find_ledger, read_key, read_settings, write_key, write_settings
 from ridgeline.audit.ledger.merkle import HASH
+from ridgeline.audit.ledger.personal import Personal
 from ridgeline.audit.ledger.tiles import WIDTH, Tiles, check_continues, read_bundle
 from ridgeline.audit.ledger.writer import CHECKPOINT_S, Writer
 from ridgeline.audit.ledger.writer_socket import WriterSocket
@@ -49,6 +50,7 @@ class Ledger:
         self._paths, self._signer, self._checkpoint_s = paths, signer, checkpoint_s
         self._tiles = Tiles(paths.log)
         self._writer: Writer | None = None
+        self._personal: Personal | None = None
         self._opening = threading.Lock()
         self._checkpoint_cache: tuple[bytes, Checkpoint] = b"", Checkpoint(verifier.name, 0, merkle.EMPTY)
         self._closed = False
@@ -152,19 +154,36 @@ class Ledger:
         """Append events; they are on the disk when this returns. After an error none of them is in the log.
 
         events     mappings with `action` and `source`, optionally `time` (ns since 1970), `actor`, `subject`,
-                   `attributes`
+                   `attributes`; personal fields are encrypted if the log has a policy (`personal.py`), but not those of
+                   `EncodedEvents`
         positions  source → its position (JSON) after these events, for `get_position`; stored in the same commit, so
                    after a crash both are there, or neither
 
         Returns one receipt per event. Raises `InputError` for a bad event, `StoreError` if the log cannot be written.
         """
-        encoded = events if isinstance(events, EncodedEvents) else encode(events)
+        encoded = events if isinstance(events, EncodedEvents) else encode(self._encrypt(events))
         writer = self._open_writer()
         if encoded.count or positions:
             first, size = writer.append(encoded, positions)
         else:
             first = size = writer.size
         return Receipts(first, encoded.hashes, size)
+
+    @property
+    def personal(self) -> Personal:
+        """Encrypts and decrypts the personal fields of this log's events."""
+        if self._personal is None:
+            self._personal = Personal(self._paths, self.origin)
+        return self._personal
+
+    def reload_policy(self) -> None:
+        """Read again which fields are personal."""
+        self._personal = None
+
+    def _encrypt(self, events: Iterable[Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:
+        if not self.personal.policy or isinstance(events, Mapping | str | bytes):  # the latter are refused
+            return events
+        return self.personal.encrypt(list(events))
 
     def get_position(self, source: str) -> Any:
         """Return the position that the last append of `source` carried; None if there was none."""

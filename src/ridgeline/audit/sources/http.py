@@ -101,6 +101,7 @@ class Http:
         self._host, self._port = match["host"].strip("[]") or "127.0.0.1", int(match["port"])
         self.name = f"{self.option.strip('-')}:{address}"
         self._announce, self.metrics = announce, metrics
+        self.digest: Callable[[bytes], str] = lambda body: sha256(body).hexdigest()[:32]
         self.load_requests: Callable[[], Iterable[RecordedRequest]] = tuple  # reads earlier requests from the log
         self._requests = RequestMemory()
         self._waiting: deque[PendingRequest] = deque()
@@ -225,7 +226,7 @@ class Http:
     async def _take(self, request: Request) -> dict[str, Any]:
         """Record the events of a request; return the answer."""
         key, body = request.headers.get("idempotency-key"), await read_body(request)
-        digest = sha256(body).hexdigest()[:32] if key is not None else ""
+        digest = self.digest(body) if key is not None else ""
         received = PendingRequest(_parse_body(body), Future(), check_key(key) if key is not None else None, digest)
         if not received.events:
             return {"first": None, "count": 0}

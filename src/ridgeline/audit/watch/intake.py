@@ -1,5 +1,5 @@
-"""The intake appends batches of events to the log: it hides secrets, records refusals, and adds the events to the
-backlog. The events and the source's position after them are one commit.
+"""The intake appends batches of events to the log: it hides secrets, encrypts personal fields, records refusals, and
+adds the events to the backlog. The events and the source's position after them are one commit.
 
 If the log cannot be written (a full disk, no descriptors), the intake tries again until it can or the watcher stops; a
 source that can tell its client to come back gets the error instead.
@@ -45,7 +45,7 @@ class Intake:
     def take(self, source: str, batch: Batch) -> Receipts | None:
         """Append a batch with its position; both are on the disk when this returns. Returns None without events."""
         events = [internal_events.mark_foreign(self._redact.event(event)) for event in batch.events]
-        encoded, events, wrong = _encodable(events, batch.places)
+        encoded, events, wrong = self._encode(events, batch.places)
         internal = (
             internal_events.make_key_events(batch.keyed, len(events), source) if not wrong else []
         )  # else their places are unknown
@@ -101,6 +101,30 @@ class Intake:
             self._report_recovery()
         return receipts
 
+    def _encode(
+        self, events: list[Event], places: Sequence[str]
+    ) -> tuple[EncodedEvents, list[Event], list[tuple[str, str]]]:
+        """Return the accepted events, with their personal fields encrypted, and (place, reason) of the others."""
+        for event in events:
+            event.setdefault("time", time.time_ns())
+        personal = self._ledger.personal
+        encrypt: Callable[[list[Event]], list[Event]] = personal.encrypt if personal.policy else lambda plain: plain
+        try:
+            encrypted = encrypt(events)
+            return encode(encrypted), encrypted, []
+        except InputError:
+            pass
+        good, wrong = list[Event](), list[tuple[str, str]]()
+        for number, event in enumerate(events):
+            try:
+                encrypted = encrypt([event])
+                encode(encrypted)
+                good += encrypted
+            except InputError as error:
+                where = places[number] if places else f"event {number}"
+                wrong.append((where, str(error).replace("event 0", where, 1)))  # `encode` numbers it from 0
+        return encode(good), good, wrong
+
     def _report_failure(self, why: str) -> None:
         with self._mutex:
             first, self._failing_since = self._failing_since is None, self._failing_since or time.monotonic()
@@ -130,22 +154,3 @@ class Intake:
                 internal_events.make_event(internal_events.REFUSED, source, {"count": len(sentences), "why": reasons})
             )
         return internal
-
-
-def _encodable(events: list[Event], places: Sequence[str]) -> tuple[EncodedEvents, list[Event], list[tuple[str, str]]]:
-    """Return the events that the log accepts, and (place, reason) of the others."""
-    for event in events:
-        event.setdefault("time", time.time_ns())
-    try:
-        return encode(events), events, []
-    except InputError:
-        pass
-    good, wrong = list[Event](), list[tuple[str, str]]()
-    for number, event in enumerate(events):
-        try:
-            encode([event])
-            good.append(event)
-        except InputError as error:
-            where = places[number] if places else f"event {number}"
-            wrong.append((where, str(error).replace("event 0", where, 1)))  # `encode` numbers it from 0
-    return encode(good), good, wrong

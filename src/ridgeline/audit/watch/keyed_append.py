@@ -11,7 +11,6 @@ of several parts has one key per part: key/0, key/1, …
 from __future__ import annotations
 
 from collections.abc import Sequence
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,7 @@ class KeyedAppend:
 
     def append(self, lines: Sequence[bytes], events: Sequence[dict[str, Any]]) -> tuple[int, int, bool]:
         """Append the events of the next part, whose input is `lines`; return (first, size of the log, repeated)."""
-        key, digest = f"{self._key}/{self._part}", sha256(b"\n".join(lines)).hexdigest()[:32]
+        key, digest = f"{self._key}/{self._part}", self._into.personal.digest(b"\n".join(lines))
         self._part += 1
         known = self._known.get(key)
         if known is not None:
