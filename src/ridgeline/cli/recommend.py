@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +19,7 @@ from ridgeline.errors import InputError
 
 if TYPE_CHECKING:
     from ridgeline.embed import Embedder
-    from ridgeline.recommend import Options, Recommendation, Recommender
+    from ridgeline.recommend import Options, Recommendation, Recommender, ServedModel
 
 TOKEN = "RIDGELINE_RECOMMEND_TOKEN"  # noqa: S105  (the name of the variable)
 
@@ -79,6 +82,9 @@ def fit(
         typer.Option("--vectors", metavar="DIR", help="Also write item and user vectors as .npy files to DIR."),
     ] = None,
     encoder: Encoder = DEFAULT,
+    text: Annotated[
+        bool, typer.Option("--text/--no-text", help="Use item texts; without them, ratings alone and no encoder.")
+    ] = True,
     fresh: Fresh = False,
     device: Device = "auto",
     place: Place = True,
@@ -104,16 +110,18 @@ def fit(
     for folder in (out, *([vectors] if vectors else [])):
         if not folder.absolute().parent.is_dir():
             raise InputError(f"there is no folder '{folder.parent}'; create it first.")
+    if vectors is not None and not text:
+        raise InputError("--vectors writes text vectors, and --no-text makes none; leave one of them out.")
     if vectors is not None:
         _check_folders(out, vectors)
     if penalty is not None:
         Ease(penalty)  # report a wrong λ before reading
     dataset = read(data)
-    texts = item_texts(dataset.catalogue, template or TEMPLATE)  # report a wrong template before loading a model
+    texts = item_texts(dataset.catalogue, template or TEMPLATE) if text else []  # report a wrong template at once
     with (
         stay_near(device, place, quiet),
         status("fitting") as progress,
-        Embedder(encoder, device=device) as embedder,
+        Embedder(encoder, device=device) if text else nullcontext() as embedder,
     ):
         model = Recommender.fit(
             dataset,
@@ -121,15 +129,16 @@ def fit(
             min_rating=min_rating,
             penalty=penalty,
             template=template or TEMPLATE,
-            encode=choose_encode(embedder, fresh, progress),
+            encode=None if embedder is None else choose_encode(embedder, fresh, progress),
+            device=_choose_solver(device),
             progress=progress,
         )
-        is_same = is_repeatable(embedder.encode, texts, model.vectors)
+        is_same = embedder is None or is_repeatable(embedder.encode, texts, model.vectors)
         progress("writing")
         model.save(out)
         if vectors is not None:
             export_vectors(model, vectors)
-    vector_checks = {**check_vectors(model.vectors), "repeatable": is_same}
+    vector_checks = {**check_vectors(model.vectors), "repeatable": is_same} if text else None
     summary = {
         "out": str(out),
         "users": len(model.user_ids),
@@ -145,6 +154,8 @@ def fit(
         print_note(sentence)
     if not quiet:
         print_line(f"{summary['users']:,} users, {summary['items']:,} items → {out}", stderr())
+        if vector_checks is None:
+            return
         verdict = "valid" if vector_checks["ok"] and is_same else "NOT valid (see --json)"
         size = f"{vector_checks['count']:,} × {vector_checks['dim']}, {vector_checks['bytes'] / 1e6:.1f} MB"
         print_line(f"vectors: {size}, {verdict}", stderr())
@@ -477,8 +488,49 @@ def demo(
 
 
 @recommend.command()
-def serve(
+def refit(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="The folder that `recommend fit` wrote.")],
+    device: Device = "cpu",
+    background: Annotated[bool, typer.Option("--background", help="Let other processes go first.")] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Fit a model again with the items and ratings that arrived: a new version beside it, used from the next load on.
+
+    A server that was started with `serve --refit` does this by itself.
+    """
+    from ridgeline.recommend import refit as run
+
+    if background:
+        os.nice(10)
+    with status("fitting") as progress:
+        version = run(model, device=_choose_solver(device), progress=progress)
+    if as_json:
+        print_json({"model": str(model), "version": version})
+    elif not quiet:
+        print_line(f"version {version} of {model}", stderr())
+
+
+@recommend.command()
+def serve(
+    path: Annotated[
+        Path | None, typer.Argument(metavar="[MODEL]", help="The folder that `recommend fit` wrote.")
+    ] = None,
+    models: Annotated[
+        list[str] | None,
+        typer.Option("--model", metavar="NAME=DIR", help="A model by name; repeat it for models side by side."),
+    ] = None,
+    split: Annotated[
+        str | None,
+        typer.Option(metavar="A/B", help="Percentages of the users for each --model (default: all to the first)."),
+    ] = None,
+    refit: Annotated[
+        str | None,
+        typer.Option(metavar="RULE", help="Refit in the background: every=1h, after=10000 (changes), or both."),
+    ] = None,
+    log: Annotated[
+        Path | None, typer.Option("--log", metavar="FILE", help="Append each list and each change as a JSON line.")
+    ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8000,
     token: Annotated[str | None, typer.Option(hidden=True)] = None,
@@ -495,19 +547,67 @@ def serve(
 ) -> None:
     """Serve a web page and a REST interface, by default on this machine only."""
     from ridgeline import web
-    from ridgeline.recommend import Recommender, ServedModel, ServedModels, create_app
+    from ridgeline.recommend import RefitRules, ServedModels, create_app, parse_refit, parse_shares
 
     if token is not None:
         raise refuse_token(TOKEN)
-    with stay_near(device, place, quiet=False), Recommender.load(model, device=device) as recommender:
+    folders = _parse_models(path, models or [])
+    shares = [] if split is None else parse_shares(split, list(folders))
+    rules = RefitRules() if refit is None else parse_refit(refit)
+    with stay_near(device, place, quiet=False), ExitStack() as opened:
+        served = ServedModels(_load_served(folders, device), shares, log)
+        opened.callback(served.close)
         secret, where = find_token(token_file, TOKEN)
         note = f"; the token is in {where}, once as /?token=… in a browser" if secret is not None else ""
-        models = ServedModels([ServedModel(model.absolute().name, recommender)])
-        app = create_app(models, token=secret)
+        app = create_app(served, token=secret, refit=rules)
         web.serve(app, host=host, port=port, announce=lambda line: print_line(f"{line}{note}", stderr()))
 
 
 recommend.command()(sizing)
+
+
+def _parse_models(path: Path | None, named: Sequence[str]) -> dict[str, Path]:
+    """Return the folders of the models to serve, by name."""
+    if (path is None) == (not named):
+        raise InputError("give one MODEL, or models side by side: --model a=DIR --model b=DIR.")
+    if path is not None:
+        return {path.absolute().name: path}
+    folders: dict[str, Path] = {}
+    for text in named:
+        name, equals, folder = text.partition("=")
+        if not equals or not folder or not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", name):
+            raise InputError(f"--model '{text:.80}' is not NAME=DIR; write --model a=DIR, names of letters and digits.")
+        if name in folders:
+            raise InputError(f"two models are named '{name}'; give each its own name.")
+        if Path(folder).resolve() in [other.resolve() for other in folders.values()]:
+            raise InputError(f"--model '{text:.80}' is the folder of another model; give each its own folder.")
+        folders[name] = Path(folder)
+    return folders
+
+
+def _load_served(folders: Mapping[str, Path], device: str) -> list[ServedModel]:
+    """Load models; those with the same encoder share it."""
+    from ridgeline.recommend import Recommender, ServedModel
+
+    encoders: dict[str, Any] = {}
+    served = []
+    for name, folder in folders.items():
+        model = Recommender.load(folder, device=device)
+        model._loaded_encoder = encoders.setdefault(model.encoder, model._loaded_encoder)
+        served.append(ServedModel(name, model, path=folder.absolute()))
+    return served
+
+
+def _choose_solver(device: str) -> str:
+    """Return the device that solves a fit without texts."""
+    if device not in ("auto", "cuda"):
+        return device
+    from ridgeline.machine import topology
+
+    gpus = len(topology().gpus)
+    if device == "cuda" and not gpus:
+        raise InputError("there is no GPU here; use --device cpu.")
+    return "cuda" if gpus else "cpu"
 
 
 def choose_encode(embedder: Embedder, fresh: bool, progress: Callable[[str], object]) -> Callable[[Sequence[str]], Any]:

@@ -50,10 +50,14 @@ if TYPE_CHECKING:
     from ridgeline.recommend.recommender import Recommender as Recommender
     from ridgeline.recommend.recommender import parse_years as parse_years
     from ridgeline.recommend.recommender import write_recommendations as write_recommendations
+    from ridgeline.recommend.refits import refit as refit
     from ridgeline.recommend.score import parse_ranking_metrics as parse_ranking_metrics
     from ridgeline.recommend.score import score_run as score_run
     from ridgeline.recommend.serving import ServedModel as ServedModel
     from ridgeline.recommend.serving import ServedModels as ServedModels
+    from ridgeline.recommend.serving import parse_shares as parse_shares
+    from ridgeline.recommend.versions import RefitRules as RefitRules
+    from ridgeline.recommend.versions import parse_refit as parse_refit
     from ridgeline.recommend.weights import preference_weights as preference_weights
 
 __getattr__, __dir__, __all__ = attach(
@@ -86,8 +90,10 @@ __getattr__, __dir__, __all__ = attach(
         "ranking": ["SMALL_BATCH_USERS", "EaseRanker", "StageCallback", "VectorRanker", "top_k"],
         "readers": ["read", "read_ratings"],
         "recommender": ["Options", "Recommendation", "Recommender", "parse_years", "write_recommendations"],
+        "refits": ["refit"],
         "score": ["parse_ranking_metrics", "score_run"],
-        "serving": ["ServedModel", "ServedModels"],
+        "serving": ["ServedModel", "ServedModels", "parse_shares"],
+        "versions": ["RefitRules", "parse_refit"],
         "weights": ["preference_weights"],
     },
 )

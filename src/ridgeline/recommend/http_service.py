@@ -16,7 +16,8 @@
 | POST /api/ratings         | {"ratings": [{"user", "item", "rating", "time"?}]}: 201 {"added", "waiting"}     |
 | GET /api/ratings          | ?user=ID                                                                         |
 | DELETE /api/ratings       | ?user=ID&item=ID                                                                 |
-| GET /api/models           | the models with their versions and numbers of requests                           |
+| GET /api/models           | the models: version, versions, requests, lists, hits (likes of items in a list)  |
+| POST /api/models/NAME/rollback | {"version": N}: answer by an earlier version, with all changes              |
 | GET /metrics              | for Prometheus                                                                   |
 | GET /openapi.json         | the same for programs                                                            |
 
@@ -38,7 +39,8 @@ from ridgeline import web
 from ridgeline.errors import InputError, RidgelineError
 from ridgeline.recommend.live import Change, Conflict, NotFound, TooLarge
 from ridgeline.recommend.recommender import TEXT_WEIGHT, Options, Recommender, parse_years
-from ridgeline.recommend.serving import ServedModel, ServedModels
+from ridgeline.recommend.serving import Refitter, ServedModel, ServedModels
+from ridgeline.recommend.versions import RefitRules
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -58,8 +60,10 @@ _PACKAGE = "ridgeline.recommend"
 _log = logging.getLogger(_PACKAGE)
 
 
-def create_app(models: Recommender | ServedModels, *, token: str | None = None) -> web.App:
-    """Create the web application; on an address other than loopback it requires a token."""
+def create_app(
+    models: Recommender | ServedModels, *, token: str | None = None, refit: RefitRules | None = None
+) -> web.App:
+    """Create the web application; on an address other than loopback it requires a token. `refit`: when to refit."""
     from starlette.concurrency import run_in_threadpool
     from starlette.responses import JSONResponse
     from starlette.routing import Route
@@ -84,7 +88,8 @@ def create_app(models: Recommender | ServedModels, *, token: str | None = None) 
     @asynccontextmanager
     async def lifespan(_: Any) -> AsyncIterator[None]:
         task = asyncio.create_task(warm_up())
-        yield
+        with Refitter(served, refit or RefitRules()):
+            yield
         task.cancel()
 
     document = web.build_page(
@@ -101,6 +106,8 @@ def create_app(models: Recommender | ServedModels, *, token: str | None = None) 
             chosen = served.choose(request.query_params)
             chosen.count_request()
             answer = await run_in_threadpool(work, chosen.snapshot, request, body)
+            if work is _recommend:
+                served.note_list(chosen, request.query_params["user"], [entry["item"] for entry in answer])
             return JSONResponse(answer, headers={MODEL_HEADER: chosen.name})
 
         return handle
@@ -132,9 +139,18 @@ def create_app(models: Recommender | ServedModels, *, token: str | None = None) 
         return model.list_ratings(_get_user(request))
 
     async def list_models(request: Request) -> Response:
-        return JSONResponse(
-            {"models": {m.name: {"version": m.version, "requests": m.requests} for m in served.models.values()}}
-        )
+        described = await run_in_threadpool(lambda: {m.name: m.describe() for m in served.models.values()})
+        return JSONResponse({"models": described})
+
+    async def roll_back(request: Request) -> Response:
+        try:
+            model = served.find(request.path_params["name"])
+        except NotFound as error:
+            return JSONResponse({"error": str(error)}, 404)
+        version = (await _read_body(request)).get("version")
+        if isinstance(version, bool) or not isinstance(version, int):
+            raise InputError(f'the version is {version!r:.40}; give a number, such as {{"version": 1}}.')
+        return JSONResponse({"model": model.name, "version": await run_in_threadpool(model.replace, version)})
 
     async def page(request: Request) -> Response:
         return web.create_page_response(document)
@@ -157,6 +173,7 @@ def create_app(models: Recommender | ServedModels, *, token: str | None = None) 
             Route("/openapi.json", openapi),
             Route("/api/health", health),
             Route("/api/models", list_models),
+            measure("/api/models/{name}/rollback", roll_back, "POST"),
             Route("/metrics", metrics.show),
             measure("/api/stats", answer_with(_get_stats), "GET"),
             measure("/api/search", answer_with(_search), "GET"),
@@ -351,7 +368,8 @@ def _openapi(name: str) -> dict[str, Any]:
                 **get("the ratings of a user", "user"),
                 **post("add ratings: user, item, rating, time; those of unknown items wait"),
             },
-            "/api/models": get("the models with their versions and numbers of requests"),
+            "/api/models": get("the models with their versions, requests, lists and hits"),
+            "/api/models/{name}/rollback": post("answer by an earlier version: version"),
             "/metrics": get("for Prometheus"),
             "/api/stats": get("what the model holds"),
             "/api/search": get("items by what a text means", "q", *kind),

@@ -35,11 +35,12 @@ from ridgeline.recommend.models.content import normalize_rows
 from ridgeline.recommend.models.fold_in import MAX_NEIGHBOURS
 from ridgeline.recommend.readers import read_rating_rows
 from ridgeline.recommend.titles import TitleIndex, normalize_title, parse_year
+from ridgeline.recommend.versions import JOURNAL, get_live_folder
 
 if TYPE_CHECKING:
     from ridgeline.recommend.recommender import Recommender
 
-LIVE_SUFFIX, JOURNAL, LOCK = ".live", "journal.jsonl", "lock"
+LOCK = "lock"
 MAX_TEXT_CHARS = 100_000  # of one item: title and text
 MAX_GENRES = 100  # of one item
 MAX_ID_CHARS = 500
@@ -111,13 +112,13 @@ class LiveData:
         """Start from a fitted model; `folder` holds the journal (None: keep changes in memory only)."""
         catalogue = model.catalogue
         self._fitted = copy(model)  # without changes
-        self.folder, self.offset = folder, 0  # lines of the journal that the model has
+        self.folder, self.offset = folder, model.journal_lines  # lines of the journal that the model has
         self.lines: list[Line] = []  # changes of a model without a folder
         self._locks, self._locked = ExitStack(), False
         self._hybrid, self._recent, self._min_rating = model.hybrid, model.hybrid.recent, model.min_rating
         self._base_seen, self._template = model.seen, model.template
         self.fitted_items, self.fitted_users = len(catalogue), len(model.fitted_user_ids)
-        self._numbers = catalogue.ids.dtype.kind in "iu", model.fitted_user_ids.dtype.kind in "iu"
+        self._numbers = _has_numbers(catalogue.ids), _has_numbers(model.fitted_user_ids)
         self.item_rows = {str(key): row for row, key in enumerate(catalogue.ids.tolist())}
         self.user_rows = {str(key): row for row, key in enumerate(model.fitted_user_ids.tolist())}
         self.new_users: list[Any] = []
@@ -145,6 +146,7 @@ class LiveData:
         ]
         self.new_titles: dict[str, int] = {}
         self.changed: set[int] = set()  # rows of the fit whose title may be another one now
+        self.apply(model.waiting)
 
     # -- the journal
 
@@ -163,6 +165,13 @@ class LiveData:
         self._locks.close()
         self._locked = False
 
+    def take_over(self, old: LiveData) -> None:
+        """Write to the journal from now on instead of `old`, which must be of the same model, and apply its changes."""
+        if old._locked:
+            self._locks, old._locks = old._locks.pop_all(), ExitStack()
+            self._locked, old._locked = True, False
+        self.replay()
+
     def replay(self) -> bool:
         """Apply the lines of the journal that this model does not have; return whether there were any."""
         path = None if self.folder is None else self.folder / JOURNAL
@@ -175,15 +184,12 @@ class LiveData:
 
     def save(self, path: Path) -> None:
         """Save the fitted model to `path`, and the changes to the journal beside it."""
-        journal = path.with_name(path.name + LIVE_SUFFIX) / JOURNAL
+        journal = get_live_folder(path) / JOURNAL
         lines = self.lines
         if self.folder is not None:
             journal_path = self.folder / JOURNAL
-            lines = (
-                []
-                if journal_path == journal.absolute() or not journal_path.exists()
-                else list(store.read_lines(journal_path).objects)
-            )
+            is_own = journal_path == journal.absolute() or not journal_path.exists()
+            lines = [] if is_own else list(store.read_lines(journal_path).objects[self._fitted.journal_lines :])
         if lines and journal.exists():
             raise InputError(f"{journal.parent} holds changes of another model; save under another name.")
         self._fitted.save(path)
@@ -195,9 +201,17 @@ class LiveData:
     def write(
         self, changes: Sequence[Change], encode: Encode, all_or_none: bool = False
     ) -> list[dict[str, int] | InputError]:
-        """Check, store and apply changes; return for each what it did, or why it was refused.
+        """Check, store and apply changes; return for each what it did, or why it was refused."""
+        results, lines = self.check(changes, encode, all_or_none)
+        self.commit(lines)
+        return results
 
-        All texts are encoded in one batch, and all changes are on the disk with one write.
+    def check(
+        self, changes: Sequence[Change], encode: Encode, all_or_none: bool = False
+    ) -> tuple[list[dict[str, int] | InputError], list[Line]]:
+        """Return for each change what it would do, or why it is refused, and the lines to `commit`.
+
+        All texts are encoded in one batch.
         """
         results: list[dict[str, int] | InputError] = []
         pending, lines = _Pending(), list[Line]()
@@ -207,11 +221,24 @@ class LiveData:
                 result, more = self._check(change, pending, vectors)
             except InputError as error:
                 if all_or_none:
-                    return [error] * len(changes)
+                    return [error] * len(changes), []
                 results.append(error)
                 continue
             results.append(result)
             lines += more
+        return results, lines
+
+    def copy_lines(self, lines: Sequence[Line], encode: Encode) -> list[Line]:
+        """Return the lines that another model checked, with this model's vectors."""
+        items = [line for line in lines if line["op"] == "item"]
+        vectors = self._encode_items([Change("put_item", [_select_fields(line)]) for line in items], encode)
+        return [
+            {**line, "vector": _encode_vector(vectors[self._make_text(line)])} if line["op"] == "item" else line
+            for line in lines
+        ]
+
+    def commit(self, lines: Sequence[Line]) -> None:
+        """Store and apply checked changes; all are on the disk with one write."""
         if lines:
             if self.folder is None:
                 self.lines += lines
@@ -219,7 +246,6 @@ class LiveData:
                 store.append_lines(self.folder / JOURNAL, lines)
                 self.offset += len(lines)
             self.apply(lines)
-        return results
 
     # -- checks: nothing changes here but `pending`
 
@@ -259,7 +285,7 @@ class LiveData:
                     raise NotFound(f"there is no item '{key}'; add it with POST.")
                 added.add(key)
                 vector = vectors[self._make_text(item)]
-                lines.append({"op": "item", **item, "vector": base64.b64encode(vector.tobytes()).decode()})
+                lines.append({"op": "item", **item, "vector": _encode_vector(vector)})
             pending.items |= dict.fromkeys(added, True)
             return {"added" if change.kind == "add_items" else "changed": len(lines)}, lines
         if change.kind == "remove_items":
@@ -519,6 +545,18 @@ class LiveData:
             "genres": list(self._genres[row]),
             "year": int(self._years.data[row]) or None,
         }
+
+
+def _has_numbers(ids: NDArray[Any]) -> bool:
+    return any(isinstance(value, int) for value in ids.tolist()) if ids.dtype == object else ids.dtype.kind in "iu"
+
+
+def _encode_vector(vector: NDArray[np.float32]) -> str:
+    return base64.b64encode(vector.tobytes()).decode()
+
+
+def _select_fields(line: Line) -> Line:
+    return {name: line[name] for name in ("id", "title", "text", "genres", "year")}
 
 
 def parse_item(value: Any) -> Line:

@@ -9,6 +9,7 @@ as `.npy` (memory-mapped on load), items as Parquet, a manifest with checksums.
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -35,9 +36,8 @@ from ridgeline.recommend.data import (
 from ridgeline.recommend.evaluation import Encode, choose_penalty, learn_blend, select_likes, split_likes
 from ridgeline.recommend.item_vectors import TEMPLATE, encode_cached, item_texts
 from ridgeline.recommend.live import (
-    JOURNAL,
-    LIVE_SUFFIX,
     Change,
+    Line,
     LiveData,
     LiveTitles,
     NotFound,
@@ -46,6 +46,7 @@ from ridgeline.recommend.models import Ease, Hybrid, ItemKnn, Popularity, Recent
 from ridgeline.recommend.models.hybrid import standardize
 from ridgeline.recommend.ranking import top_k
 from ridgeline.recommend.titles import TitleIndex, move_article_first
+from ridgeline.recommend.versions import JOURNAL, find_version, get_current, get_live_folder
 
 if TYPE_CHECKING:
     from ridgeline.embed import Embedder
@@ -58,8 +59,9 @@ RANK_OFFSET = 60  # of reciprocal rank fusion: an item that is near the top twic
 
 Progress = Callable[[str], object]
 MODEL_KIND, MODEL_FORMAT = "ridgeline recommender", 1
-ITEMS_FILE = "items.parquet"
-USER_BLOCK = 1_024  # users per block of scores [users, items] float32
+ITEMS_FILE, WAITING_FILE = "items.parquet", "waiting.jsonl"
+USER_BLOCK = 1_024  # users per block of scores [users, items] float32, and at most
+MAX_SCORES = 20_000_000  # numbers in a block
 
 
 @dataclass(frozen=True)
@@ -152,42 +154,58 @@ class Recommender:
         self.latest = int(seen.times.max(initial=0))
         known = np.bincount(seen.items, minlength=len(catalogue))
         self.titles: TitleIndex | LiveTitles = TitleIndex(catalogue.titles, known.astype(float).tolist())
-        self.index: Index = Index("Flat", metric="cosine", device=device, model=encoder)
-        self.index.add(vectors)
+        self.index: Index | None = None  # without text vectors
+        if vectors.shape[1]:
+            self.index = Index("Flat", metric="cosine", device=device, model=encoder)
+            self.index.add(vectors)
         self._loaded_encoder = _LoadedEncoder()
         self._item_rows: dict[str, int] | None = None
         self._folder: Path | None = None  # with the journal; None for a model that was not loaded
         self._live: LiveData | None = None  # what arrived after the fit
         self.version = 1  # grows with every refit
+        self.fixed_penalty: float | None = None  # EASE's λ if the caller gave it; else every refit chooses one
+        self.journal_lines = 0  # lines of the journal that this version learnt from
+        self.waiting: list[dict[str, Any]] = []  # ratings that it could not learn, because their items are not there
 
     @classmethod
     def fit(
         cls,
         dataset: Dataset,
-        embedder: Embedder,
+        embedder: Embedder | None,
         *,
         min_rating: float = 4.0,
         penalty: float | None = None,
         template: str = TEMPLATE,
         encode: Encode | None = None,
+        vectors: Floats | None = None,
+        encoder: str = "",
+        device: str = "cpu",
         progress: Progress = lambda _: None,
     ) -> Recommender:
         """Fit on all ratings; each user's latest likes decide EASE's λ and the weights of the blend.
 
+        embedder    encodes item texts; None: fit on ratings alone, without searches by text, unless `vectors` are given
         min_rating  ratings from this on are likes
         penalty     EASE's λ instead
         template    text of an item: {title}, {year}, {genres}, {themes}
         encode      encodes the item texts instead of `embedder.encode`, for example with a cache (`encode_cached`)
+        vectors     float32 [items, dim] of unit length, instead of encoding; `encoder` is the name of their encoder
+        device      for the solution without an embedder
         progress    receives the name of each stage
         """
-        device = embedder.device
+        device = device if embedder is None else embedder.device
         solver = device if device.startswith("cuda") else "cpu"
         width, users = len(dataset.catalogue), len(dataset.user_ids)
-        progress(f"embedding {width:,} item texts")
-        vectors = np.asarray((encode or embedder.encode)(item_texts(dataset.catalogue, template)), np.float32)
+        if vectors is None and embedder is not None:
+            progress(f"embedding {width:,} item texts")
+            vectors = np.asarray((encode or embedder.encode)(item_texts(dataset.catalogue, template)), np.float32)
+        vectors = np.zeros((width, 0), np.float32) if vectors is None else np.asarray(vectors, np.float32)
+        if vectors.ndim != 2 or len(vectors) != width:
+            raise InputError(f"the vectors have the shape {vectors.shape} for {width:,} items; give one row per item.")
         progress("learning the blend")
         selected, items, user_count = select_likes(dataset, min_rating)
         inner = split_likes(selected, items, user_count, "temporal-user" if selected.times.any() else "random", 0)
+        fixed_penalty = penalty
         penalty = penalty if penalty is not None else choose_penalty(inner, solver)
         weights = learn_blend(inner, vectors[items], dataset.catalogue.years[items], penalty, solver)
         progress("fitting")
@@ -209,12 +227,13 @@ class Recommender:
             seen,
             hybrid,
             vectors,
-            encoder=str(embedder.name),
+            encoder=encoder if embedder is None else str(embedder.name),
             device=device,
             name=dataset.name,
             min_rating=min_rating,
             template=template,
         )
+        model.fixed_penalty = fixed_penalty
         model._loaded_encoder.embedder = embedder
         return model
 
@@ -325,7 +344,9 @@ class Recommender:
         stopped continues. Returns {"items", "ratings", "waiting"}; ratings include those that wait."""
         changes = [Change("add_items", items), Change("add_ratings", ratings)]
         results = self.apply_changes(
-            changes, encode=lambda texts: encode_cached(self.embedder, texts, progress), all_or_none=True
+            changes,
+            encode=(lambda texts: encode_cached(self.embedder, texts, progress)) if self.has_texts else None,
+            all_or_none=True,
         )
         for result in results:
             if isinstance(result, InputError):
@@ -351,9 +372,43 @@ class Recommender:
         live = self._get_live()
         try:
             live.open()
-            return live.write(changes, encode or (lambda texts: self.embedder.encode(list(texts))), all_or_none)
+            return live.write(changes, encode or self._encode_texts, all_or_none)
         finally:
             self._refresh()
+
+    def check_changes(self, changes: Sequence[Change]) -> tuple[list[dict[str, int] | InputError], list[Line]]:
+        """Return for each change what it would do, or why it is refused, and the lines to commit."""
+        live = self._get_live()
+        try:
+            live.open()
+            return live.check(changes, self._encode_texts)
+        finally:
+            self._refresh()
+
+    def copy_lines(self, lines: Sequence[Line]) -> list[Line]:
+        """Return the lines that another model checked, with vectors of this model's encoder."""
+        return self._get_live().copy_lines(lines, self._encode_texts)
+
+    def commit_lines(self, lines: Sequence[Line]) -> None:
+        """Store and apply lines of `check_changes` or `copy_lines`."""
+        live = self._get_live()
+        try:
+            live.open()
+            live.commit(lines)
+        finally:
+            self._refresh()
+
+    def take_over(self, old: Recommender) -> None:
+        """Write to the journal from now on instead of `old`, another version of this model."""
+        live = self._get_live()
+        if old._live is not None:
+            live.take_over(old._live)
+        self._refresh()
+
+    def _encode_texts(self, texts: Sequence[str]) -> Floats:
+        if not self.has_texts:
+            return np.zeros((len(texts), 0), np.float32)
+        return np.asarray(self.embedder.encode(list(texts)), np.float32)
 
     def _change(self, kind: str, values: Sequence[Any]) -> dict[str, int]:
         (result,) = self.apply_changes([Change(kind, values)])
@@ -363,7 +418,7 @@ class Recommender:
 
     def _get_live(self) -> LiveData:
         if self._live is None:
-            folder = None if self._folder is None else self._folder.with_name(self._folder.name + LIVE_SUFFIX)
+            folder = None if self._folder is None else get_live_folder(self._folder)
             self._live = LiveData(self, folder)
             if isinstance(self.titles, TitleIndex):
                 self.titles = LiveTitles(self.titles, self._live)
@@ -392,7 +447,7 @@ class Recommender:
         if not keep.any():
             return []
         vector = self.embedder.encode_one(text)
-        if self._live is not None:
+        if self._live is not None or self.index is None:
             similarities = np.where(keep, self.vectors @ np.asarray(vector, np.float32), -np.inf).astype(np.float32)
             nearest = top_k(similarities[None], options.k)[0].tolist()
             return [self._describe(row, float(similarities[row]), [], "text") for row in nearest if row >= 0]
@@ -409,13 +464,18 @@ class Recommender:
 
     def _top(self, users: NDArray[np.int64], k: int) -> tuple[NDArray[np.int64], Floats, list[str]]:
         """Return the result of `top`, and what it rests on for each user."""
-        liked, seen = self._select_histories(users)
-        scores, bases = self._score(liked)
-        scores[seen.users, seen.items] = -np.inf
-        if self.catalogue.removed is not None:
-            scores[:, self.catalogue.removed] = -np.inf
-        order = top_k(scores, k)
-        return order, np.take_along_axis(scores, np.maximum(order, 0), axis=1), bases
+        parts, bases = [], list[str]()
+        block = max(1, min(USER_BLOCK, MAX_SCORES // max(1, len(self.catalogue))))
+        for first in range(0, max(1, len(users)), block):
+            liked, seen = self._select_histories(users[first : first + block])
+            scores, more = self._score(liked)
+            scores[seen.users, seen.items] = -np.inf
+            if self.catalogue.removed is not None:
+                scores[:, self.catalogue.removed] = -np.inf
+            order = top_k(scores, k)
+            parts.append((order, np.take_along_axis(scores, np.maximum(order, 0), axis=1)))
+            bases += more
+        return np.concatenate([order for order, _ in parts]), np.concatenate([values for _, values in parts]), bases
 
     @property
     def user_ids(self) -> NDArray[Any]:
@@ -432,8 +492,15 @@ class Recommender:
         self._live = None
 
     @property
+    def has_texts(self) -> bool:
+        """Whether items have text vectors; without them the model answers by ratings alone."""
+        return bool(self.vectors.shape[1])
+
+    @property
     def embedder(self) -> Embedder:
         loaded = self._loaded_encoder
+        if not self.has_texts:
+            raise InputError("this model was fitted without texts; fit it without --no-text to use texts.")
         with loaded.lock:  # many first requests at once load one encoder
             if loaded.embedder is None:
                 from ridgeline.embed import Embedder
@@ -594,7 +661,8 @@ def blend_ranks(by_likes: NDArray[np.int64], by_text: NDArray[np.int64], text_we
     return np.asarray(scores, np.float32)
 
 
-def save_model(model: Recommender, path: str | os.PathLike[str]) -> None:
+def save_model(model: Recommender, path: str | os.PathLike[str], more: Mapping[str, Any] | None = None) -> None:
+    """Write a model; `more` goes into its manifest."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -610,8 +678,10 @@ def save_model(model: Recommender, path: str | os.PathLike[str]) -> None:
         "neighbours": model.hybrid.itemknn.neighbours,
         "weights": model.hybrid.weights,
         "genome": c.genome,
+        "fixed_penalty": model.fixed_penalty,
         "users": len(model.user_ids),
         "items": len(c),
+        **(more or {}),
     }
     arrays = {
         "users": model.user_ids,
@@ -624,26 +694,45 @@ def save_model(model: Recommender, path: str | os.PathLike[str]) -> None:
         **_name_arrays("likes", model.likes),
         **_name_arrays("seen", model.seen),
     }
+    ids = c.ids.tolist()
+    is_number = [isinstance(value, int) for value in ids]
     columns = {
-        "item": pa.array(c.ids.tolist()),
+        "item": pa.array(ids if all(is_number) else [str(value) for value in ids]),
         "title": pa.array(list(c.titles)),
         "year": pa.array(c.years),
         "genres": pa.array([list(g) for g in c.genres], pa.list_(pa.string())),
         "themes": pa.array([list(t) for t in c.themes], pa.list_(pa.string())),
     }
+    if any(is_number) and not all(is_number):  # items that came later have ids of another kind
+        columns["item_is_number"] = pa.array(is_number)
     if c.texts:
         columns["text"] = pa.array(list(c.texts))
     with store.publish_dir(path, meta) as folder:
         for name, array in arrays.items():
             np.save(folder / f"{name}.npy", np.ascontiguousarray(array), allow_pickle=False)
         pq.write_table(pa.table(columns), folder / ITEMS_FILE)
+        if model.waiting:
+            (folder / WAITING_FILE).write_text("".join(json.dumps(line) + "\n" for line in model.waiting))
 
 
-def load_model(cls: type[Recommender], path: str | os.PathLike[str], *, device: str, verify: bool) -> Recommender:
+def load_model(
+    cls: type[Recommender], path: str | os.PathLike[str], *, device: str, verify: bool, version: int | None = None
+) -> Recommender:
+    """Load the version in use of a model, or another `version`, with all changes of its journal."""
+    folder = Path(path).absolute()
+    number = get_current(folder) if version is None else version
+    model = _load_folder(cls, find_version(folder, number), device=device, verify=verify)
+    model._folder, model.version = folder, number
+    if model.waiting or (get_live_folder(folder) / JOURNAL).exists():
+        model._get_live().replay()
+        model._refresh()
+    return model
+
+
+def _load_folder(cls: type[Recommender], folder: Path, *, device: str, verify: bool) -> Recommender:
     import pyarrow.parquet as pq
     from scipy.sparse import csr_matrix
 
-    folder = Path(path)
     meta = store.verify(folder, quick=not verify).meta
     if meta.get("kind") != MODEL_KIND:
         raise StoreError(f"{folder} is no recommender; give a folder that `ridgeline recommend fit` wrote.")
@@ -661,8 +750,12 @@ def load_model(cls: type[Recommender], path: str | os.PathLike[str], *, device: 
             raise StoreError(f"{folder}/{name}.npy cannot be read: {error}; fit the model again.") from None
 
     table = pq.read_table(folder / ITEMS_FILE)
+    ids = np.array(table["item"].to_pylist())
+    if "item_is_number" in table.column_names:
+        pairs = zip(ids.tolist(), table["item_is_number"].to_pylist(), strict=True)
+        ids = np.array([int(key) if is_number else key for key, is_number in pairs], object)
     catalogue = Catalogue(
-        np.array(table["item"].to_pylist()),
+        ids,
         table["title"].to_pylist(),
         table["year"].to_numpy(),
         [tuple(g) for g in table["genres"].to_pylist()],
@@ -692,10 +785,9 @@ def load_model(cls: type[Recommender], path: str | os.PathLike[str], *, device: 
         min_rating=meta["min_rating"],
         template=meta["template"],
     )
-    model._folder = folder.absolute()
-    if (folder.with_name(folder.name + LIVE_SUFFIX) / JOURNAL).exists():
-        model._get_live().replay()
-        model._refresh()
+    model.fixed_penalty, model.journal_lines = meta.get("fixed_penalty"), meta.get("journal_lines", 0)
+    if (folder / WAITING_FILE).exists():
+        model.waiting = list(store.read_lines(folder / WAITING_FILE).objects)
     return model
 
 
@@ -726,7 +818,7 @@ def write_recommendations(
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    titles = np.array(model.catalogue.titles, dtype=object)
+    titles, item_ids = np.array(model.catalogue.titles, dtype=object), plain_ids(model.catalogue.ids)
     rows = 0
     with store.publish(out) as tmp:
         writer = None
@@ -741,7 +833,7 @@ def write_recommendations(
                 {
                     "user": user_column,
                     "rank": ranks.astype(np.int32),
-                    "item": model.catalogue.ids[item_rows],
+                    "item": item_ids[item_rows],
                     "title": pa.array(titles[item_rows].tolist(), pa.string()),
                     "score": scores[present].astype(np.float32),
                     "basis": pa.array(np.broadcast_to(np.array(bases)[:, None], items.shape)[present].tolist()),

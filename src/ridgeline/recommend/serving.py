@@ -1,73 +1,157 @@
-"""The models of a server: each answers from a snapshot, takes changes in groups, and counts its requests.
+"""The models of a server: each answers from a snapshot, and all take the same changes.
 
 Readers take `model.snapshot` once per request. Changes that arrive together are encoded in one batch, stored with one
-write and acknowledged together; then the next request sees a new snapshot.
+write and acknowledged together; then the next request sees a new snapshot. A refit runs in a process of its own, and
+replaces the model when it is complete; no request waits for it.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
+import logging
+import subprocess
+import sys
 import threading
+import time
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from copy import copy
+from pathlib import Path
+from typing import Any
 
-from ridgeline.errors import InputError
-from ridgeline.recommend.live import Change
-from ridgeline.recommend.recommender import Recommender
+from ridgeline import store
+from ridgeline.errors import InputError, RidgelineError
+from ridgeline.recommend.live import Change, Line, NotFound
+from ridgeline.recommend.recommender import Recommender, load_model
+from ridgeline.recommend.versions import RefitRules, list_versions, set_current
 
 Result = dict[str, int] | InputError
+
+POLL_S = 1.0  # how often a refit that may be due is looked for
+RETRY_S = 60.0  # after a refit that failed
+STOP_S = 10.0  # for a refit to end when the server stops
+MAX_LISTS = 100_000  # users whose last list is kept, to count the likes that follow
+_LISTED = 200  # items of a list that are kept
+_log = logging.getLogger("ridgeline.recommend")
 
 
 class ServedModel:
     """One model of a server, by name."""
 
-    def __init__(self, name: str, model: Recommender) -> None:
-        self.name, self.version, self.requests = name, model.version, 0
-        self._model = model  # only the thread that holds `_writing` uses it
+    def __init__(self, name: str, model: Recommender, *, path: Path | None = None) -> None:
+        """`path` is the folder of the model; without it there are no refits and no way back to a version."""
+        self.name, self.requests, self.lists, self.hits = name, 0, 0, 0
+        self.path, self.refit_error = path, ""
+        self._model = model  # only the thread that holds `writing` uses it
         self.snapshot = copy(model)
-        self._writing, self._mutex = threading.Lock(), threading.Lock()
-        self._waiting: list[tuple[Change, Future[Result]]] = []
+        self.writing, self._mutex = threading.Lock(), threading.Lock()
+        self._last: OrderedDict[str, frozenset[str]] = OrderedDict()  # the last list of each user
+
+    @property
+    def version(self) -> int:
+        return self.snapshot.version
+
+    @property
+    def new_lines(self) -> int:
+        """The number of changes that this version did not learn from."""
+        live = self._model._live
+        return 0 if live is None else live.offset - self._model.journal_lines
 
     def count_request(self) -> None:
         with self._mutex:
             self.requests += 1
 
-    def write(self, change: Change) -> Result:
-        """Apply a change with all others that wait; return when it is on the disk, or say why it was refused."""
-        mine: Future[Result] = Future()
+    def note_list(self, user: str, items: Sequence[object]) -> None:
+        """Remember what a user was recommended, so that likes of it can be counted."""
         with self._mutex:
-            self._waiting.append((change, mine))
-        with self._writing:
-            if not mine.done():
-                self._write_waiting()
-        return mine.result()
+            self.lists += 1
+            self._last[user] = frozenset(str(item) for item in items[:_LISTED])
+            self._last.move_to_end(user)
+            if len(self._last) > MAX_LISTS:
+                self._last.popitem(last=False)
+
+    def note_ratings(self, lines: Sequence[Line]) -> None:
+        """Count the likes of items that this model recommended to their user."""
+        with self._mutex:
+            for line in lines:
+                if line["op"] == "rating" and line["rating"] >= self.snapshot.min_rating:
+                    self.hits += line["item"] in self._last.get(line["user"], ())
+
+    def write(self, change: Change) -> Result:
+        """Apply a change to this model alone."""
+        with self.writing:
+            results, lines = self.check([change])
+            self.commit(lines)
+        return results[0]
+
+    # -- for the thread that holds `writing`
+
+    def check(self, changes: Sequence[Change]) -> tuple[list[Result], list[Line]]:
+        return self._model.check_changes(changes)
+
+    def copy_lines(self, lines: Sequence[Line]) -> list[Line]:
+        return self._model.copy_lines(lines)
+
+    def commit(self, lines: Sequence[Line]) -> None:
+        self._model.commit_lines(lines)
+        self.snapshot = copy(self._model)
+        self.note_ratings(lines)
+
+    # -- versions
+
+    def replace(self, version: int | None = None) -> int:
+        """Answer by another version (default: that in use on the disk), with all changes; return its number."""
+        if self.path is None:
+            raise InputError(f"the model '{self.name}' has no folder, so it has no versions.")
+        device, old = self._model.device, self._model
+        new = load_model(Recommender, self.path, device=device, verify=False, version=version)
+        if new.encoder == old.encoder:
+            new._loaded_encoder = old._loaded_encoder
+        with self.writing:
+            new.take_over(self._model)
+            if version is not None:
+                set_current(self.path, version)
+            self._model, self.snapshot = new, copy(new)
+        return new.version
+
+    def list_versions(self) -> list[int]:
+        with suppress(RidgelineError):  # the folder may be gone; the model in memory answers on
+            if self.path is not None:
+                return list_versions(self.path)
+        return [self.version]
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "version": self.version,
+            "versions": self.list_versions(),
+            "requests": self.requests,
+            "lists": self.lists,
+            "hits": self.hits,
+            "changes_since_fit": self.new_lines,
+            **({"refit_error": self.refit_error} if self.refit_error else {}),
+        }
 
     def close(self) -> None:
-        with self._writing:
+        with self.writing:
             self._model.close()
-
-    def _write_waiting(self) -> None:
-        with self._mutex:
-            group, self._waiting = self._waiting, []
-        try:
-            results = self._model.apply_changes([change for change, _ in group])
-        except BaseException as error:
-            for _, future in group:
-                future.set_exception(error)
-            return
-        self.snapshot = copy(self._model)
-        for (_, future), result in zip(group, results, strict=True):
-            future.set_result(result)
 
 
 class ServedModels:
     """The models of a server side by side; a user always gets the same one."""
 
-    def __init__(self, models: Sequence[ServedModel], shares: Sequence[int] = ()) -> None:
-        """`shares` are the percentages of users that each model answers (default: all to the first)."""
+    def __init__(self, models: Sequence[ServedModel], shares: Sequence[int] = (), log: Path | None = None) -> None:
+        """`shares` are the percentages of users that each model answers (default: all to the first).
+
+        `log` is a file that gets a JSON line for each list and each change: which model answered with what.
+        """
         self.models = {model.name: model for model in models}
         self._shares = list(shares) or [100] + [0] * (len(models) - 1)
+        self._mutex, self._writing = threading.Lock(), threading.Lock()
+        self._waiting: list[tuple[Change, Future[Result]]] = []
+        self._log = None if log is None else _open_log(log)
 
     @property
     def first(self) -> ServedModel:
@@ -78,7 +162,11 @@ class ServedModels:
         name, user = parameters.get("model"), parameters.get("user")
         if name is not None:
             return self.find(name)
-        if user is None or len(self.models) == 1:
+        return self.first if user is None else self.choose_for(user)
+
+    def choose_for(self, user: str) -> ServedModel:
+        """Return the model of a user, always the same one for the same shares."""
+        if len(self.models) == 1:
             return self.first
         place = int.from_bytes(hashlib.blake2b(user.encode(errors="replace"), digest_size=8).digest()) % 100
         for model, share in zip(self.models.values(), self._shares, strict=True):
@@ -90,21 +178,115 @@ class ServedModels:
     def find(self, name: str) -> ServedModel:
         model = self.models.get(name)
         if model is None:
-            raise InputError(f"there is no model '{name:.80}'; there are {', '.join(self.models)}.")
+            raise NotFound(f"there is no model '{name:.80}'; there are {', '.join(self.models)}.")
         return model
 
+    def note_list(self, model: ServedModel, user: str, items: Sequence[object]) -> None:
+        """Remember and log a list that a user got."""
+        model.note_list(user, items)
+        self._write_log({"user": user, "model": model.name, "version": model.version, "items": list(items)})
+
     def write(self, change: Change) -> Result:
-        """Apply a change to every model; the answer is that of the first. A refusal of one is a refusal."""
-        results: list[Result] = []
-        for model in self.models.values():
-            results.append(model.write(change))
-            if isinstance(results[0], InputError):
-                break
-        return results[0]
+        """Apply a change to every model, with all others that wait; return when it is on the disk of all of them.
+
+        The first model decides what is refused. The other ones store a change before the first does. So if the process
+        dies in between, the change was not acknowledged, and sending it again brings it to all.
+        """
+        mine: Future[Result] = Future()
+        with self._mutex:
+            self._waiting.append((change, mine))
+        with self._writing:
+            if not mine.done():
+                self._write_waiting()
+        return mine.result()
 
     def close(self) -> None:
         for model in self.models.values():
             model.close()
+        if self._log is not None:
+            self._log.close()
+
+    def _write_waiting(self) -> None:
+        with self._mutex:
+            group, self._waiting = self._waiting, []
+        try:
+            with self.first.writing:
+                results, lines = self.first.check([change for change, _ in group])
+                for model in list(self.models.values())[1:]:
+                    with model.writing:
+                        model.commit(model.copy_lines(lines))
+                self.first.commit(lines)
+        except BaseException as error:
+            for _, future in group:
+                future.set_exception(error)
+            return
+        for line in lines if self._log is not None else ():
+            self._write_log({name: value for name, value in line.items() if name not in ("vector", "text")})
+        for (_, future), result in zip(group, results, strict=True):
+            future.set_result(result)
+
+    def _write_log(self, line: dict[str, Any]) -> None:
+        if self._log is not None:
+            with self._mutex:
+                self._log.write(json.dumps({"at": round(time.time(), 3), **line}) + "\n")
+
+
+class Refitter:
+    """A thread that refits the models of a server in processes of their own, by RefitRules, and swaps them in."""
+
+    def __init__(self, served: ServedModels, rules: RefitRules) -> None:
+        self._served, self._rules = served, rules
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="refit", daemon=True)
+        self._process: subprocess.Popen[str] | None = None
+        self._last_s = {name: time.monotonic() for name in served.models}
+
+    def __enter__(self) -> Refitter:
+        if self._rules != RefitRules():
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        process = self._process
+        if process is not None and process.poll() is None:
+            process.terminate()
+        if self._thread.is_alive():
+            self._thread.join(STOP_S)
+
+    def is_due(self, model: ServedModel, now_s: float) -> bool:
+        changes, age_s = model.new_lines, now_s - self._last_s[model.name]
+        if not changes or (model.refit_error and age_s < RETRY_S):
+            return False
+        by_time = bool(self._rules.every_s) and age_s >= self._rules.every_s
+        return by_time or bool(self._rules.after and changes >= self._rules.after)
+
+    def _run(self) -> None:
+        while not self._stop.wait(POLL_S):
+            for model in self._served.models.values():
+                if self.is_due(model, time.monotonic()) and not self._stop.is_set():
+                    self.refit(model)
+
+    def refit(self, model: ServedModel) -> None:
+        """Refit a model and answer by the new version; a refit that fails leaves the old one in use."""
+        self._last_s[model.name] = time.monotonic()
+        command = [sys.executable, "-m", "ridgeline", "recommend", "refit", str(model.path), "--background", "--quiet"]
+        try:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+            )
+            _, message = self._process.communicate()
+            if self._stop.is_set():
+                return
+            if self._process.returncode:
+                raise RidgelineError(" ".join(message.split())[-500:] or f"exit {self._process.returncode}")
+            version = model.replace()
+        except (RidgelineError, OSError) as error:
+            model.refit_error = str(error)
+            _log.warning("the refit of model '%s' failed; version %d stays: %s", model.name, model.version, error)
+            return
+        model.refit_error = ""
+        _log.warning("model '%s' answers by version %d", model.name, version)
 
 
 def parse_shares(text: str, names: Sequence[str]) -> list[int]:
@@ -120,3 +302,8 @@ def parse_shares(text: str, names: Sequence[str]) -> list[int]:
             f"the split '{text}' adds up to {sum(shares)}; the shares must be 0 or more and add up to 100."
         )
     return shares
+
+
+def _open_log(path: Path) -> Any:
+    with store.explain_errors(path):
+        return path.open("a", encoding="utf-8", buffering=1)
