@@ -16,7 +16,7 @@ from tests.search.reference import nearest
 from ridgeline import Index
 from ridgeline.errors import InputError
 from ridgeline.search import RecallWarning
-from ridgeline.search.recall import Curve, Point, compute_recall, drop_own_rows, list_settings
+from ridgeline.search.recall import Curve, Point, compute_interval, compute_recall, drop_own_rows, list_settings
 from ridgeline.search.spec import parse_spec
 
 
@@ -45,6 +45,7 @@ def test_new_queries_have_the_measured_recall(index: Index):
     for point in shallow:
         found_rows = index.search(requested, 10, nprobe=point.nprobe, depth=point.depth)[1]
         assert share(found_rows, truth) == pytest.approx(point.recall, abs=0.06)
+        assert point.low - 0.02 <= share(found_rows, truth) <= point.high + 0.02
 
 
 @pytest.mark.parametrize("expected", [0.5, 0.8, 0.95])
@@ -78,7 +79,9 @@ def test_an_unreachable_recall_is_one_warning():
     curve = make_index.measure_recall(sample=100, k=10, originals=cloud(600))
     assert curve.truth == "vectors"
     assert curve.best().recall < 0.9
-    with pytest.warns(RecallWarning, match=r"recall=0.99 .* the highest measured one is 0\.\d+ at nprobe"):
+    with pytest.warns(
+        RecallWarning, match=r"recall=0.99 .* the highest measured one is 0\.\d+ \(0\.\d+ to 0\.\d+\) at nprobe"
+    ):
         make_index.search(cloud(3, 5), 10, recall=0.99)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -190,6 +193,26 @@ def test_small_indexes_can_be_measured_and_empty_ones_cannot():
         make_index.measure_recall()
     make_index.add(cloud(1))
     assert make_index.measure_recall().points[0].recall == 1
+
+
+@pytest.mark.parametrize(("mean", "alike"), [(0.95, 0.0), (0.95, 0.8), (0.7, 0.5), (0.995, 0.3)])
+def test_the_interval_holds_the_recall_of_other_queries(mean: float, alike: float):
+    """Neighbours of one query are found or missed together (`alike`); 95 of 100 samples hold the true recall."""
+    rng = np.random.default_rng(0)
+    scale = (1 - alike) / max(alike, 1e-3)
+    held = 0
+    for _ in range(400):
+        chance = rng.beta(mean * scale, (1 - mean) * scale, 300)
+        shares = rng.binomial(10, chance) / 10
+        _, low, high = compute_interval(shares)
+        held += low <= mean <= high
+    assert held >= 0.92 * 400
+
+
+def test_the_interval_of_a_sample_without_a_miss_is_no_point():
+    assert compute_interval(np.ones(100)) == (1, pytest.approx(0.963, abs=1e-3), 1)
+    assert compute_interval(np.zeros(0)) == (1, 0, 1)
+    assert compute_interval(np.zeros(5))[:2] == (0, 0)
 
 
 def test_a_query_is_not_its_own_neighbour():

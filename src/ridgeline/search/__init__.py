@@ -17,6 +17,7 @@ from ridgeline._lazy import attach
 if TYPE_CHECKING:
     from ridgeline.search.index import Index as Index
     from ridgeline.search.index import ShardedIndex as ShardedIndex
+    from ridgeline.search.multi import MultiIndex as MultiIndex
     from ridgeline.search.recall import Curve as Curve
     from ridgeline.search.recall import Point as Point
     from ridgeline.search.recall import RecallWarning as RecallWarning
@@ -29,6 +30,7 @@ __getattr__, __dir__, __all__ = attach(
     __name__,
     {
         "index": ["Index", "ShardedIndex"],
+        "multi": ["MultiIndex"],
         "recall": ["Curve", "Point", "RecallWarning"],
         "tensors": ["view_as_tensor"],
         "vector_files": ["read_model_name", "read_vectors"],

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ridgeline.errors import InputError
-from ridgeline.search.arrays import Integers
+from ridgeline.search.arrays import Doubles, Integers
 from ridgeline.search.engine import Backend, Engine, EngineConfig, SearchOptions
 from ridgeline.search.rows import Rows
 from ridgeline.search.spec import Spec
@@ -26,6 +26,7 @@ from ridgeline.search.truth import TruthSample, needs_truth_sample
 DEPTHS = (1, 2, 4, 8, 16, 32, 64)
 COMPLETE_RECALL = 0.9995  # a sample cannot show that more lists find more
 SIMILAR_TIMES = 1.2  # times that differ by a smaller factor are noise
+NORMAL_95 = 1.96  # standard deviations that hold 95 % of a normal distribution
 TRIES = 3  # timings of a setting; the shortest counts
 
 
@@ -41,9 +42,12 @@ class Point:
     depth: int
     recall: float
     seconds: float  # per query, in batches of the sample
+    low: float = 0.0  # the 95 % interval of the recall of other queries; an older index has none
+    high: float = 1.0
 
     def __str__(self) -> str:
-        return f"{self.recall:.4f} at nprobe {self.nprobe}, depth {self.depth}"
+        interval = f" ({self.low:.4f} to {self.high:.4f})" if (self.low, self.high) != (0, 1) else ""
+        return f"{self.recall:.4f}{interval} at nprobe {self.nprobe}, depth {self.depth}"
 
 
 @dataclass(frozen=True)
@@ -112,8 +116,8 @@ def measure_settings(search: Any, spec: Spec, truth: Integers, own_rows: Integer
                 elapsed_s = min(elapsed_s, time.perf_counter() - start)
                 if elapsed_s > 1:
                     break
-            recall = compute_recall(drop_own_rows(rows, own_rows, k), truth)
-            points.append(Point(nprobe, depth, recall, elapsed_s / max(1, len(truth))))
+            recall, low, high = compute_interval(count_hits(drop_own_rows(rows, own_rows, k), truth))
+            points.append(Point(nprobe, depth, recall, elapsed_s / max(1, len(truth)), low, high))
             if recall >= COMPLETE_RECALL:
                 break
     return points
@@ -126,6 +130,35 @@ def compute_recall(rows: Integers, truth: Integers) -> float:
         return 1.0
     hit = (truth[:, :, None] == rows[:, None, :]).any(2) & valid
     return float(hit.sum() / valid.sum())
+
+
+def count_hits(rows: Integers, truth: Integers) -> Doubles:
+    """Return the share of the true neighbours of each query [q] that was found; −1 is no neighbour."""
+    valid = truth >= 0
+    hits = ((truth[:, :, None] == rows[:, None, :]).any(2) & valid).sum(1)
+    total = valid.sum(1)
+    return np.asarray(np.where(total > 0, hits / np.maximum(total, 1), 1.0))
+
+
+def compute_interval(shares: Doubles) -> tuple[float, float, float]:
+    """Return the mean of the recalls of single queries [q], and its 95 % interval: (mean, low, high).
+
+    Wilson's interval for a share. The neighbours of one query are found or missed together, so the size of the sample
+    is what gives the spread seen between queries, at least the number of queries: a sample without a miss is no proof.
+    """
+    count = len(shares)
+    if not count:
+        return 1.0, 0.0, 1.0
+    mean = float(shares.mean())
+    spread = float(shares.var(ddof=1)) / count if count > 1 else 0.0
+    size = mean * (1 - mean) / spread if spread > 0 else float(count)
+    half = NORMAL_95 * np.sqrt(mean * (1 - mean) / size + NORMAL_95**2 / (4 * size**2))
+    centre, scale = mean + NORMAL_95**2 / (2 * size), 1 + NORMAL_95**2 / size
+    return (
+        mean,
+        max(0.0, min(mean, float((centre - half) / scale))),
+        min(1.0, max(mean, float((centre + half) / scale))),
+    )
 
 
 def drop_own_rows(rows: Integers, own_rows: Integers, k: int) -> Integers:
