@@ -14,6 +14,7 @@ NB_MODULE(native, m) {
   ridgeline::bind_rows(m);
   ridgeline::bind_encoder(m);
   ridgeline::bind_search(m);
+  ridgeline::bind_graph(m);
   ridgeline::bind_ledger(m);
   ridgeline::bind_collective(m);
 }

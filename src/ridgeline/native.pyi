@@ -263,6 +263,35 @@ def dot_bytes(query: Annotated[NDArray[numpy.float32], dict(shape=(None,), order
 def look_up(tables: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], codes: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu')], threads: int = 1, isa: str = '') -> None:
     """out [n] = Σ tables[j, codes[:, j]]."""
 
+class Graph:
+    """
+    HNSW over codes of one byte per dimension; the caller keeps the vectors.
+    """
+
+    def __init__(self, dim: int, links: int, effort: int, squared: bool, unit: bool) -> None:
+        """
+        links: of a row (twice as many in the lowest layer); effort: rows that a walk keeps while it builds.
+        """
+
+    @property
+    def count(self) -> int: ...
+
+    def add(self, values: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], threads: int = 1, isa: str = '') -> None:
+        """Insert the rows of values [n, dim] from `count` on."""
+
+    def search(self, queries: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], values: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], effort: int, longest: float, too_large: float, scores: Annotated[NDArray[numpy.float64], dict(shape=(None, None), order='C', device='cpu')], rows: Annotated[NDArray[numpy.int64], dict(shape=(None, None), order='C', device='cpu')], scale_queries: bool = False, allowed: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, skipped: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, least: int = 0, threads: int = 1, isa: str = '') -> bool:
+        """
+        Write the best scores [q, k] and rows [q, k]; values [n, dim] decide among the rows that the walk finds. A query that finds fewer than `least` allowed rows has no result. False: a query is not finite or too large for sums in float32.
+        """
+
+    def select(self, rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], threads: int = 1, isa: str = '') -> Graph:
+        """A graph of these rows, numbered in this order."""
+
+    def arrays(self) -> dict:
+        """The arrays of the graph, by the names of their files."""
+
+    def restore(self, centre: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], codes: Annotated[NDArray[numpy.int8], dict(order='C', device='cpu', writable=False)], links: Annotated[NDArray[numpy.uint32], dict(order='C', device='cpu', writable=False)], levels: Annotated[NDArray[numpy.uint8], dict(order='C', device='cpu', writable=False)], upper: Annotated[NDArray[numpy.uint32], dict(order='C', device='cpu', writable=False)], entry: int) -> None: ...
+
 def sha256_engines() -> list[str]:
     """Ways to compute SHA-256 on this CPU, weakest first."""
 

@@ -41,7 +41,7 @@ def test_a_spec_survives_formatting_and_parsing(text: str, spec: Spec | None):
         ("Flat,Refine(PQ8)", r"'Refine\(PQ8\)'"),
         ("Flat,SQ8", "'SQ8'"),
         ("IVF16,Flat,Auto", "'Auto'"),
-        ("HNSW32", "'HNSW32'"),
+        ("NSG32", "'NSG32'"),
         ("Refine(Flat)", r"'Refine\(Flat\)'"),
     ],
 )

@@ -14,6 +14,7 @@ from ridgeline.search.arrays import Array, Doubles, Floats, GrowableArray, Integ
 from ridgeline.search.codecs import ByteCodec, Codec, FlatCodec, ProductCodec, train_byte_codec, train_product_codec
 from ridgeline.search.engine import EngineConfig, SearchOptions
 from ridgeline.search.flat import FlatRows
+from ridgeline.search.graph import GraphEngine, make_graph
 from ridgeline.search.inputs import as_matrix, compute_finite_norms, is_tensor
 from ridgeline.search.inverted_lists import InvertedLists, OneQuerySearch, Segment
 from ridgeline.search.kmeans import find_nearest_centres, train_centres
@@ -173,9 +174,12 @@ class CpuBackend:
 
         return torch.from_numpy(np.ascontiguousarray(values)).to(like.device)
 
-    def train_engine(self, config: EngineConfig, vectors: Floats, seed: int = 0) -> CpuEngine:
+    def train_engine(self, config: EngineConfig, vectors: Floats, seed: int = 0) -> CpuEngine | GraphEngine:
         spec, metric = config.spec, config.metric
         check_dimension(spec, config.dim)
+        if spec.links is not None:
+            flat = CpuEngine(config, _make_empty_rows(config, _train_codec(config, "Flat", vectors, seed), None), None)
+            return GraphEngine(config, flat, make_graph(config))
         centres = None
         if spec.trains and not len(vectors):
             raise InputError(f"'{spec}' cannot learn from no vectors; train with some that are like those to come.")
@@ -199,7 +203,7 @@ class CpuBackend:
             refiner = Refiner(refine_codec, wrap_rows(refine_codec.empty()))
         return CpuEngine(config, _make_empty_rows(config, codec, centres), refiner)
 
-    def restore_engine(self, config: EngineConfig, arrays: Mapping[str, Array]) -> CpuEngine:
+    def restore_engine(self, config: EngineConfig, arrays: Mapping[str, Array]) -> CpuEngine | GraphEngine:
         spec = config.spec
         codec = _restore_codec(config, spec.codec, arrays, "")
         row_scorer: FlatRows | InvertedLists = _make_empty_rows(config, codec, arrays.get("centres"))
@@ -215,7 +219,8 @@ class CpuBackend:
         if spec.refine is not None:
             refine_codec = _restore_codec(config, spec.refine, arrays, "refine_")
             refiner = Refiner(refine_codec, wrap_rows(arrays["refine_codes"]))
-        return CpuEngine(config, row_scorer, refiner)
+        engine = CpuEngine(config, row_scorer, refiner)
+        return engine if spec.links is None else GraphEngine(config, engine, make_graph(config, arrays))
 
 
 def open_backend(device: str) -> CpuBackend:

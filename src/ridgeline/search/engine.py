@@ -27,10 +27,11 @@ class SearchOptions:
     """One search: how many results, how many lists and candidates, which rows."""
 
     k: int
-    nprobe: int = 1  # lists to read
+    nprobe: int = 1  # lists to read; HNSW: rows that the walk keeps (ef)
     depth: int = 1  # depth · k candidates are ranked again by the refiner
     allowed: Array | None = None  # uint8 [rows], on the CPU: 1 where a row may be returned
     ids: Array | None = None  # int64 [rows], on the CPU: equal scores go by it; None: by row
+    own_rows: Array | None = None  # int64 [queries]: HNSW: the row of each query, which the walk avoids
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,11 @@ def export_faiss(snapshot: Snapshot, path: str | os.PathLike[str], nprobe: int, 
 
 
 def _move_to_cpu(engine: Engine) -> CpuEngine:
-    return engine if isinstance(engine, CpuEngine) else CpuBackend().restore_engine(engine.config, engine.arrays())
+    if not isinstance(engine, CpuEngine):
+        engine = CpuBackend().restore_engine(engine.config, engine.arrays())
+    if not isinstance(engine, CpuEngine):
+        raise InputError(f"'{engine.config.spec}' cannot be exported; build a Flat or IVFn index and export it.")
+    return engine
 
 
 def _export_codes(faiss: Any, codec: Codec, codes: Array, dim: int, metric: int) -> Any:

@@ -37,6 +37,7 @@ from ridgeline.search.truth import make_truth_sample, needs_truth_sample
 
 DTYPES = ("auto", "float32", "float16")
 DEPTHS = {"Flat": 1, "SQ8": 2, "PQ": 8}  # the default depth of each codec
+DEFAULT_EF = 64  # of HNSW
 MAX_RESULTS = 2**32  # in one search: 48 GiB
 MAX_REMOVED_SHARE = 0.25  # a larger share of removed rows is dropped from the engine
 
@@ -44,7 +45,8 @@ MAX_REMOVED_SHARE = 0.25  # a larger share of removed rows is dropped from the e
 class Index:
     """Vectors with ids, searched by similarity.
 
-    spec    Flat, SQ8, IVFn,Flat, IVFn,SQ8 or IVFn,PQm, each with optional ,Refine(Flat) or ,Refine(SQ8); or Auto
+    spec    Flat, SQ8, IVFn,Flat, IVFn,SQ8 or IVFn,PQm, each with optional ,Refine(Flat) or ,Refine(SQ8); HNSWm, a
+            graph with m links per row, for CPUs; or Auto
     dim     components of a vector; by default those of the first vectors
     metric  cosine (vectors are scaled to length 1) or ip: high is near; l2: squared distance, low is near
     device  auto, cpu, cuda, cuda:N
@@ -74,7 +76,12 @@ class Index:
             check_dimension(self._requested_spec, dim)
         self.model = model
         self._dim = None if dim is None else int(dim)
-        self._backend: Backend = find_backend(device)
+        graph = self._requested_spec is not None and self._requested_spec.links
+        self._backend: Backend = find_backend("cpu" if graph and device == "auto" else device)
+        if graph and self._backend.device != "cpu":
+            raise InputError(f"'{spec}' is for CPUs; use device='cpu', or Flat or IVFn,Flat on {device}.")
+        if graph and dtype == "float16":
+            raise InputError(f"'{spec}' keeps float32 values; use dtype='float32'.")
         device_type = self._backend.device.partition(":")[0]
         self.dtype = dtype if dtype != "auto" else "float16" if device_type == "cuda" else "float32"
         self._lock = threading.Lock()
@@ -250,6 +257,7 @@ class Index:
         *,
         nprobe: int | None = None,
         depth: int | None = None,
+        ef: int | None = None,
         recall: float | None = None,
         where: Any = None,
     ) -> tuple[Any, Any]:
@@ -258,7 +266,8 @@ class Index:
         queries [q, dim], or one query [dim]: then scores and ids are [k]
         nprobe  lists to read; by default `index.nprobe`, the square root of their number
         depth   with Refine: rank depth · k candidates again; by default `index.depth`, 2 for SQ8, 8 for PQ
-        recall  instead of both: use the fastest setting that `measure_recall` found to reach it; a RecallWarning says
+        ef      with HNSW: rows that the walk keeps (efSearch), at least k; by default 64
+        recall  instead of these: use the fastest setting that `measure_recall` found to reach it; a RecallWarning says
                 if none did, with the highest measured one
         where   "year >= 90", a mask [len(index)], or ids
 
@@ -266,15 +275,15 @@ class Index:
         """
         snapshot, key = self._snapshot, None
         if where is None and (type(queries) is np.ndarray or is_tensor(queries)):
-            key = (queries.shape, queries.dtype, getattr(queries, "device", None), k, nprobe, depth, recall)
+            key = (queries.shape, queries.dtype, getattr(queries, "device", None), k, nprobe, depth, ef, recall)
             fast_path = snapshot.fast_paths.get(key)
             if fast_path is not None:
                 return fast_path(queries)  # type: ignore[no-any-return]
         if is_one_vector(queries):
-            settings = {"nprobe": nprobe, "depth": depth, "recall": recall, "where": where}
+            settings = {"nprobe": nprobe, "depth": depth, "ef": ef, "recall": recall, "where": where}
             scores, ids = self.search(as_batch(queries), k, **settings)
             return scores[0], ids[0]
-        scores, ids = self._search(snapshot, queries, k, nprobe, depth, recall, where, key)
+        scores, ids = self._search(snapshot, queries, k, nprobe, depth, ef, recall, where, key)
         with np.errstate(over="ignore"):
             scores = scores.astype(np.float32) if isinstance(scores, np.ndarray) else scores.float()
         return self._backend.convert_like(scores, queries), self._backend.convert_like(ids, queries)
@@ -391,6 +400,7 @@ class Index:
         k: int,
         nprobe: int | None,
         depth: int | None,
+        ef: int | None,
         recall: float | None,
         where: Any,
         key: Any = None,
@@ -402,16 +412,20 @@ class Index:
             raise InputError(
                 f"{len(prepared)} × {k} neighbours are too many; there are {snapshot.rows.live} rows, lower k."
             )
+        spec = snapshot.engine.config.spec if snapshot.engine is not None else self._requested_spec or Spec("Flat")
+        if ef is not None and not spec.links:
+            raise InputError(f"ef= is for HNSW and the spec is '{spec}'; use nprobe= for lists.")
+        if nprobe is not None and spec.links:
+            raise InputError(f"'{spec}' has no lists, so nprobe= has no effect; use ef=.")
         if recall is not None:
-            if nprobe is not None or depth is not None:
-                raise InputError("recall= chooses nprobe and depth; give it or them, not both.")
-            spec = snapshot.engine.config.spec if snapshot.engine is not None else Spec("Flat")
+            if nprobe is not None or depth is not None or ef is not None:
+                raise InputError("recall= chooses nprobe, depth and ef; give it or them, not both.")
             nprobe, depth = choose_settings(recall, spec, snapshot.curve, snapshot.rows.live, self._warned)
         allowed = make_row_mask(snapshot.rows, where)
         if snapshot.engine is None:
             no_score = np.inf if self.metric == "l2" else -np.inf
             return np.full((len(prepared), k), no_score), np.full((len(prepared), k), -1, np.int64)
-        options = self._make_options(snapshot, int(k), nprobe, depth, allowed)
+        options = self._make_options(snapshot, int(k), nprobe if ef is None else ef, depth, allowed)
         scores, rows = snapshot.engine.search(prepared, options)
         if key is not None and (type(queries) is np.ndarray or str(queries.device) == self._backend.device):
             add_fast_path(snapshot, key, prepared, options)
@@ -435,6 +449,10 @@ class Index:
         self, snapshot: Snapshot, k: int, nprobe: int | None, depth: int | None, allowed: Flags | None
     ) -> SearchOptions:
         spec = snapshot.engine.config.spec if snapshot.engine is not None else Spec("Flat")
+        if spec.links:
+            _check_count("ef", nprobe)
+            ids = None if snapshot.rows.rising else snapshot.rows.id_array
+            return SearchOptions(k, DEFAULT_EF if nprobe is None else int(nprobe), 1, allowed, ids)
         _check_count("nprobe", nprobe)
         _check_count("depth", depth)
         nprobe = min(spec.lists or 1, int(nprobe)) if nprobe is not None else self.nprobe
@@ -514,19 +532,20 @@ class ShardedIndex:
         *,
         nprobe: int | None = None,
         depth: int | None = None,
+        ef: int | None = None,
         recall: float | None = None,
         where: Any = None,
     ) -> tuple[Any, Any]:
         """Like `Index.search`; equal scores go by id across all shards."""
         if is_one_vector(queries):
-            settings = {"nprobe": nprobe, "depth": depth, "recall": recall, "where": where}
+            settings = {"nprobe": nprobe, "depth": depth, "ef": ef, "recall": recall, "where": where}
             scores, ids = self.search(as_batch(queries), k, **settings)
             return scores[0], ids[0]
         where = self._mask_to_ids(where)
         snapshots = self._snapshot
 
         def search_shard(number: int) -> tuple[Any, Any]:
-            result = self.shards[number]._search(snapshots[number], queries, k, nprobe, depth, recall, where)
+            result = self.shards[number]._search(snapshots[number], queries, k, nprobe, depth, ef, recall, where)
             return _to_host(result[0]), _to_host(result[1])
 
         parts = list(self._pool.map(search_shard, range(len(self.shards))))

@@ -24,6 +24,7 @@ from ridgeline.search.spec import Spec
 from ridgeline.search.truth import TruthSample, needs_truth_sample
 
 DEPTHS = (1, 2, 4, 8, 16, 32, 64)
+GRAPH_EFFORTS = (10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 192, 256, 384, 512, 768, 1024, 2048)  # ef of HNSW
 COMPLETE_RECALL = 0.9995  # a sample cannot show that more lists find more
 SIMILAR_TIMES = 1.2  # times that differ by a smaller factor are noise
 NORMAL_95 = 1.96  # standard deviations that hold 95 % of a normal distribution
@@ -38,8 +39,8 @@ class RecallWarning(UserWarning):
 class Point:
     """One setting with its recall and its time."""
 
-    nprobe: int
-    depth: int
+    nprobe: int  # HNSW: ef
+    depth: int  # HNSW: 0
     recall: float
     seconds: float  # per query, in batches of the sample
     low: float = 0.0  # the 95 % interval of the recall of other queries; an older index has none
@@ -47,7 +48,8 @@ class Point:
 
     def __str__(self) -> str:
         interval = f" ({self.low:.4f} to {self.high:.4f})" if (self.low, self.high) != (0, 1) else ""
-        return f"{self.recall:.4f}{interval} at nprobe {self.nprobe}, depth {self.depth}"
+        setting = f"nprobe {self.nprobe}, depth {self.depth}" if self.depth else f"ef {self.nprobe}"
+        return f"{self.recall:.4f}{interval} at {setting}"
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,8 @@ class Curve:
             return None
         least = min(p.seconds for p in good)
         return min(
-            (p for p in good if p.seconds <= SIMILAR_TIMES * least), key=lambda p: (p.nprobe * p.depth, p.seconds)
+            (p for p in good if p.seconds <= SIMILAR_TIMES * least),
+            key=lambda p: (p.nprobe * max(1, p.depth), p.seconds),
         )
 
     def best(self) -> Point:
@@ -93,7 +96,9 @@ class Curve:
 
 
 def list_settings(spec: Spec) -> list[list[tuple[int, int]]]:
-    """(nprobe, depth), in runs along which only nprobe grows."""
+    """(nprobe, depth), in runs along which only nprobe grows; HNSW: (ef, 0)."""
+    if spec.links:
+        return [[(ef, 0) for ef in GRAPH_EFFORTS]]
     lists = spec.lists or 1
     probes = [1 << n for n in range(lists.bit_length()) if 1 << n < lists] + [lists]
     depths: Iterable[int] = DEPTHS if spec.refine else (1,)
@@ -188,7 +193,9 @@ def measure_curve(
         prepared, own_rows, true_rows, truth_kind = _find_truth(backend, engine, sample, k, originals, seed)
 
     def search(nprobe: int, depth: int, result_count: int) -> Integers:
-        return _to_numpy(engine.search(prepared, SearchOptions(result_count, nprobe, depth))[1])
+        # A walk that passes the row of its query finds its neighbours sooner than the walk of a new query.
+        skipped = own_rows if config.spec.links else None
+        return _to_numpy(engine.search(prepared, SearchOptions(result_count, nprobe, depth, own_rows=skipped))[1])
 
     points = measure_settings(search, config.spec, true_rows, own_rows, k)
     return Curve(k, len(own_rows), engine.count, truth_kind, tuple(points))
@@ -224,7 +231,7 @@ def choose_settings(recall: float, spec: Spec, curve: Curve | None, rows: int, w
     """Return nprobe and depth of the measured setting that reaches `recall`; a RecallWarning says once if none does."""
     if not isinstance(recall, int | float) or not 0 < recall <= 1:
         raise InputError(f"recall is {recall!r}; give a share above 0 and up to 1, like 0.95.")
-    slowest = (spec.lists or 1, DEPTHS[-1])
+    slowest = (spec.lists or 1, DEPTHS[-1]) if not spec.links else (rows, 0)
     if spec.exact:
         return slowest
 
@@ -234,8 +241,9 @@ def choose_settings(recall: float, spec: Spec, curve: Curve | None, rows: int, w
             warnings.warn(sentence, RecallWarning, stacklevel=6)
 
     if curve is None:
+        what = "rows" if spec.links else "lists"
         warn(
-            f"recall={recall} was requested of '{spec}', but no recall was measured, so all lists are searched; "
+            f"recall={recall} was requested of '{spec}', but no recall was measured, so all {what} are searched; "
             "call measure_recall() once."
         )
         return slowest

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 from ridgeline.errors import InputError
 
-FORMS = "Flat, SQ8, IVFn,Flat, IVFn,SQ8 or IVFn,PQm, each with ,Refine(Flat) or ,Refine(SQ8) if wanted, or Auto"
+FORMS = "Flat, SQ8, IVFn,Flat, IVFn,SQ8 or IVFn,PQm, each with ,Refine(Flat) or ,Refine(SQ8) if wanted, HNSWm, or Auto"
 FLAT_ROWS = 200_000  # Auto: up to this size an exact scan is fast enough
 MAX_LISTS = 65_536
+MIN_LINKS, MAX_LINKS = 4, 512  # of HNSW
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,11 @@ class Spec:
     lists: int | None = None
     parts: int | None = None  # of PQ: bytes per vector
     refine: str | None = None  # Flat or SQ8
+    links: int | None = None  # HNSW: links of a row in the upper layers, and half of those in the lowest one
 
     def __str__(self) -> str:
+        if self.links:
+            return f"HNSW{self.links}"
         words = [f"IVF{self.lists}"] if self.lists else []
         words.append(f"PQ{self.parts}" if self.codec == "PQ" else self.codec)
         return ",".join(words + ([f"Refine({self.refine})"] if self.refine else []))
@@ -55,6 +59,13 @@ def parse_spec(text: str) -> Spec | None:
         raise InputError(f"the spec is empty; give {FORMS}.")
     if len(words) == 1 and words[0].lower() == "auto":
         return None
+    if match := re.fullmatch(r"hnsw(\d*)", words[0], re.IGNORECASE):
+        links = int(match[1] or 32)
+        if not MIN_LINKS <= links <= MAX_LINKS:
+            raise _make_error(text, words[0], f"a row has {MIN_LINKS} to {MAX_LINKS} links")
+        if [word.lower() for word in words[1:]] not in ([], ["flat"]):
+            raise _make_error(text, words[1], f"HNSW keeps the vectors themselves: HNSW{links}")
+        return Spec("Flat", links=links)
     lists = refine = parts = None
     if match := re.fullmatch(r"ivf(\d+)", words[0], re.IGNORECASE):
         lists = int(match[1])
