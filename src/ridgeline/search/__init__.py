@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING
 from ridgeline._lazy import attach
 
 if TYPE_CHECKING:
+    from ridgeline.search.hybrid import HybridIndex as HybridIndex
     from ridgeline.search.index import Index as Index
     from ridgeline.search.index import ShardedIndex as ShardedIndex
     from ridgeline.search.multi import MultiIndex as MultiIndex
     from ridgeline.search.recall import Curve as Curve
     from ridgeline.search.recall import Point as Point
     from ridgeline.search.recall import RecallWarning as RecallWarning
+    from ridgeline.search.sparse import SparseIndex as SparseIndex
     from ridgeline.search.tensors import view_as_tensor as view_as_tensor
     from ridgeline.search.vector_files import read_model_name as read_model_name
     from ridgeline.search.vector_files import read_vectors as read_vectors
@@ -29,9 +31,11 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
+        "hybrid": ["HybridIndex"],
         "index": ["Index", "ShardedIndex"],
         "multi": ["MultiIndex"],
         "recall": ["Curve", "Point", "RecallWarning"],
+        "sparse": ["SparseIndex"],
         "tensors": ["view_as_tensor"],
         "vector_files": ["read_model_name", "read_vectors"],
         "where": ["rows_where"],
