@@ -210,3 +210,16 @@ def test_the_readme_and_the_docs_of_this_project_agree_with_their_records():
     checked = [check_file(page) for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))]
     assert [str(f) for c in checked for f in c.findings] == []
     assert sum(c.bound for c in checked) > 80
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "Limits of a run (defaults: 120 s).",
+        "A time (default: 20 s).",
+        "A gap longer than 2 s.",
+        "For runs above 100 ms.",
+    ],
+)
+def test_a_duration_that_is_a_setting_needs_no_record(project, page):
+    assert kinds(project(page, "docs/page.md")) == []

@@ -50,9 +50,10 @@ _PLACE = re.compile(
 _MARKED = re.compile(r"\[([^\]]*\d[^\]]*)\]")
 _MEASURED_ROLES = ("time", "latency", "rate", "bandwidth", "flops", "speedup", "share")
 _SETTING = re.compile(
-    r"(?:\b(?:within|after|every|up to|at most|at least|timeout|deadline|limit|older than|default|budget|"
+    r"(?:\b(?:within|after|every|up to|at most|at least|timeout|deadline|limit|"
+    r"(?:older|longer|shorter) than|above|below|defaults?|budget|"
     r"pauses?(?: of [\w ]{1,20} to)?)|±)"
-    r"\s*(?:of\s*)?(?:a\s*)?(?:about\s*)?$",
+    r"\s*:?\s*(?:of\s*)?(?:a\s*)?(?:about\s*)?$",
     re.I,
 )
 _OF_A_LIMIT = re.compile(r"\s*of\s+(?:\w+\s+){0,3}(?:ceiling|peak|copy|limit|roof|pcie|link|bandwidth|what\b)", re.I)
