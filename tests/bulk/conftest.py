@@ -9,7 +9,7 @@ import pytest
 from tests.bulk.sources_made import InlineEngine
 from tests.embed import tiny
 
-import ridgeline.bulk.embed_job as embed_job
+import ridgeline.bulk.job as job
 
 
 @pytest.fixture(scope="session")
@@ -34,5 +34,5 @@ def settings(model: str) -> dict[str, Any]:
 def inline(monkeypatch: pytest.MonkeyPatch) -> type[InlineEngine]:
     """Run workers in this process."""
     engine = type("Engine", (InlineEngine,), {"stop_after": None})
-    monkeypatch.setattr(embed_job, "LocalEngine", engine)
+    monkeypatch.setattr(job, "LocalEngine", engine)
     return engine

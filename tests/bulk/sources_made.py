@@ -56,7 +56,7 @@ class InlineEngine:
     stop_after: int | None = None
 
     def __init__(self, factory: Any, devices: list[str], timeout: float | None = None) -> None:
-        self.devices, self._factory = devices, factory
+        self.devices, self.units, self._factory = devices, 1, factory
 
     def __enter__(self) -> InlineEngine:
         self._run = self._factory(self.devices[0])

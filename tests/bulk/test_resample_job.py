@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.bulk.rlds_made import checksum, make_rlds
 from tests.bulk.sources_made import InlineEngine, read_parts
 
-import ridgeline.bulk.resample_job as resample_job
+import ridgeline.bulk.job as job
 from ridgeline import bulk
 from ridgeline.errors import InputError
 from ridgeline.trajectory.readers import read
@@ -24,7 +24,7 @@ from ridgeline.trajectory.readers.rlds import compute_crc32c, mask_checksum
 @pytest.fixture
 def inline(monkeypatch):
     engine = type("Engine", (InlineEngine,), {"stop_after": None})
-    monkeypatch.setattr(resample_job, "LocalEngine", engine)
+    monkeypatch.setattr(job, "LocalEngine", engine)
     return engine
 
 

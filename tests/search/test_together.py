@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from tests.search.test_exact import METRICS, make_clusters
 
 from ridgeline import Index
-from ridgeline.errors import InputError, RidgelineError
+from ridgeline.errors import InputError, RidgelineError, StoreError
+from ridgeline.search import SHARDS, ShardedIndex, format_shard_list, load_index
 
 
 @pytest.mark.parametrize("spec", ["Flat", "IVF2,Flat"])
@@ -89,6 +90,38 @@ def test_shards_filter_train_and_measure():
         assert index.search(vectors[:5], 1, nprobe=4)[1].ravel().tolist() == [0, 1, 2, 3, 4]
         assert len(index.measure_recall(sample=30)) == 3
         assert index.stats()["count"] == 900
+
+
+def test_saved_shards_answer_as_before_and_a_damaged_list_is_refused(tmp_path):
+    vectors = make_clusters(300, 8)
+    with Index.sharded(["cpu", "cpu", "cpu"], "Flat", metric="l2", model="m") as index:
+        for first, last in ((0, 100), (100, 300)):  # the rows of the shards are not in the order of the ids
+            index.add(vectors[first:last], meta={"n": np.arange(first, last)})
+        index.save(tmp_path / "shards")
+        expected = index.search(vectors[:7], 5, where="n >= 40")
+        columns = index.meta
+    with load_index(tmp_path / "shards", verify=True) as loaded:
+        assert (len(loaded), loaded.dim, loaded.spec, loaded.model, loaded.exact) == (300, 8, "Flat", "m", True)
+        for a, b in zip(loaded.search(vectors[:7], 5, where="n >= 40"), expected, strict=True):
+            assert np.array_equal(a, b)
+        assert loaded.meta.take(loaded.find_rows([250, 3]))["n"].to_pylist() == [250, 3]
+        assert columns["n"].to_pylist() == list(range(300)), "in the order of ids"
+    (tmp_path / "shards/shards.json").write_text('{"kind": "ridgeline index shards", "format": 9, "shards": ["a"]}')
+    with pytest.raises(StoreError, match="format 9"):
+        ShardedIndex.load(tmp_path / "shards")
+    (tmp_path / "shards/shards.json").write_text("{")
+    with pytest.raises(StoreError, match="damaged"):
+        ShardedIndex.load(tmp_path / "shards")
+
+
+def test_shards_that_share_an_id_are_refused(tmp_path):
+    for name in ("a", "b"):
+        index = Index("Flat", metric="l2", device="cpu")
+        index.add(np.ones((2, 3)), ids=[7, ord(name)])
+        index.save(tmp_path / name)
+    (tmp_path / SHARDS).write_text(format_shard_list(["a", "b"]))
+    with pytest.raises(StoreError, match="id 7 is given twice"):
+        ShardedIndex.load(tmp_path)
 
 
 def test_shards_refuse_bad_input_without_a_change():

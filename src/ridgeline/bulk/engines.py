@@ -35,6 +35,7 @@ class LocalEngine(AbstractContextManager["LocalEngine"]):
 
     def __init__(self, factory: Factory, devices: list[str], timeout: float | None = None) -> None:
         self.devices = devices
+        self.units = len(set(devices))
         self._pool: Any = pool(factory, devices, timeout=timeout, tries=TRIES)
 
     def __enter__(self) -> Self:

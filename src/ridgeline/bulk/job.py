@@ -4,30 +4,35 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
 import ridgeline
 from ridgeline.bulk import registry
-from ridgeline.bulk.engines import Death
+from ridgeline.bulk.engines import Death, LocalEngine, choose_devices, spread_workers
 from ridgeline.bulk.parts import Outcome, Task
+from ridgeline.bulk.progress import Meter, Progress, check_price, find_hourly_cost
 from ridgeline.bulk.rows import Reject
 from ridgeline.bulk.sources import SourceFile, Span
-from ridgeline.bulk.target import JobState, Part, Target, make_job_id
-from ridgeline.errors import InputError, StoreError
+from ridgeline.bulk.summary import write_summary
+from ridgeline.bulk.target import RUNS, JobState, Part, Target, make_job_id
+from ridgeline.errors import InputError, RidgelineError, StoreError, unknown
 
+ENGINES = ("local", "ray")
 FORMAT = 1  # of parts; a new one makes new parts
 PROBES = 200  # of one chunk, to find the rows that end workers
+SHOWN_REJECTS = 3
+SAVE_S = 10.0  # between two notes of a run's numbers in the target
 
 
 class Engine(Protocol):
     """Workers that run tasks."""
 
-    devices: list[str]
+    devices: list[str]  # of each worker
+    units: int  # machines or GPUs, which is what a price counts
 
     def __enter__(self) -> Engine: ...
     def __exit__(self, *_: Any) -> None: ...
@@ -48,32 +53,64 @@ class Chunk:
         return sum(span.rows for span in self.spans)
 
 
-@dataclass(frozen=True)
-class Progress:
-    """How far a job is."""
-
-    rows: int  # done now
-    before: int  # done in earlier runs
-    total: int
-    seconds: float
-    rejects: int
-    busy: Mapping[str, float]  # seconds by worker
-
-
 Report = Callable[[Progress], None]
 Locate = Callable[[Task, list[int]], list[tuple[str, int]]]  # good rows of a chunk, by number → (source, row)
+
+
+@dataclass(frozen=True)
+class Execution:
+    """Where and how a job runs; nothing of it changes the rows."""
+
+    engine: str = "local"
+    address: str | None = None
+    workers: int | None = None
+    chunk_timeout: float | None = None
+    max_rejects: int | None = None
+    device: str = "auto"
+    price: str | None = None  # an entry of the price book (default: that of this machine)
+    report: Report = lambda _: None
+
+    def check(self) -> list[str]:
+        """Return the devices of this machine, or the name of those of the cluster; raises InputError."""
+        if self.engine not in ENGINES:
+            raise unknown("engine", self.engine, ENGINES)
+        if self.address is not None and self.engine != "ray":
+            raise InputError(f"--address '{self.address}' is that of a Ray cluster; add --engine ray.")
+        if self.max_rejects is not None and self.max_rejects < 0:
+            raise InputError(f"--max-rejects is {self.max_rejects}; give 0 or more.")
+        check_price(self.price, self.device)
+        if self.engine == "ray":
+            from ridgeline.bulk.ray_engine import require_ray
+
+            require_ray()
+            return [self.device]
+        return choose_devices(self.device)
+
+    def open(self, factory: Any) -> Any:
+        """Return the engine, not started."""
+        if self.engine == "ray":
+            from ridgeline.bulk.ray_engine import RayEngine
+
+            return RayEngine(factory, self.device, self.workers, self.address, self.chunk_timeout)
+        return LocalEngine(factory, spread_workers(choose_devices(self.device), self.workers), self.chunk_timeout)
 
 
 @dataclass
 class Totals:
     """What this run has done so far."""
 
-    rows: int = 0
-    rejects: int = 0
+    meter: Meter = field(default_factory=lambda: Meter(0, 0, 0))
     computed: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     first_rejects: list[Reject] = field(default_factory=list)
-    busy: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def rejects(self) -> int:
+        return self.meter.rejects
+
+    @property
+    def busy(self) -> dict[str, float]:
+        return self.meter.busy
 
 
 def make_chunks(
@@ -148,42 +185,69 @@ def begin_job(
 
 def run_chunks(
     target: Target,
-    make_engine: Callable[[], AbstractContextManager[Any]],
+    factory: Any,
+    execution: Execution,
     tasks: list[Task],
     done: dict[int, Part],
     total_rows: int,
     rows_by_chunk: Mapping[int, int],
-    max_rejects: int | None,
-    report: Report,
     locate: Locate,
 ) -> Totals:
     """Run the tasks, commit each part when it is written, and add it to `done`."""
-    totals = Totals(rejects=sum(part.rejects for part in done.values()))
     before = sum(rows_by_chunk[number] for number in done)
-    _check_rejects(target, done, totals, max_rejects)
+    earlier = _read_runs(target)
+    totals = Totals(Meter(total_rows, before, sum(part.rejects for part in done.values()), earlier))
+    meter, limit = totals.meter, execution.max_rejects
+    _check_rejects(target, done, totals, limit)
     if not tasks:
+        meter.stop()
         return totals
-    started = time.monotonic()
-    report(Progress(0, before, total_rows, 0.0, totals.rejects, {}))
-    with make_engine() as running:
-        for task, outcome in _run_all(running, tasks, locate):
-            part = outcome.part
-            if part is None:
-                raise StoreError(outcome.error or f"chunk {task.chunk} has no part.")
-            target.commit([part])
-            done[part.chunk] = part
-            totals.rows += rows_by_chunk[task.chunk]
-            totals.rejects += part.rejects
-            totals.computed += part.computed
-            totals.first_rejects += outcome.rejects[: max(0, 3 - len(totals.first_rejects))]
-            for stage, seconds in outcome.seconds.items():
-                totals.seconds[stage] = totals.seconds.get(stage, 0.0) + seconds
-            _check_rejects(target, done, totals, max_rejects)
-            elapsed = time.monotonic() - started
-            totals.busy = running.busy_seconds()
-            report(Progress(totals.rows, before, total_rows, elapsed, totals.rejects, totals.busy))
-    totals.seconds["wall"] = time.monotonic() - started
+    execution.report(meter.get_progress())
+    saved = 0.0
+    with execution.open(factory) as running:
+        meter.workers = len(running.devices)
+        meter.cost = find_hourly_cost(execution.price, running.devices, running.units, execution.engine == "local")
+        try:
+            for task, outcome in _run_all(running, tasks, locate):
+                part = outcome.part
+                if part is None:
+                    raise StoreError(outcome.error or f"chunk {task.chunk} has no part.")
+                target.commit([part])
+                done[part.chunk] = part
+                meter.busy = running.busy_seconds()
+                meter.add(outcome, rows_by_chunk[task.chunk])
+                totals.computed += part.computed
+                totals.first_rejects += outcome.rejects[: max(0, SHOWN_REJECTS - len(totals.first_rejects))]
+                for stage, seconds in outcome.seconds.items():
+                    totals.seconds[stage] = totals.seconds.get(stage, 0.0) + seconds
+                _check_rejects(target, done, totals, limit)
+                execution.report(meter.get_progress())
+                if meter.seconds - saved > SAVE_S:
+                    saved = meter.seconds
+                    _save_runs(target, meter)
+        finally:
+            meter.stop()
+            with suppress(RidgelineError, OSError):  # the numbers must not hide why a run ended
+                _save_runs(target, meter)
+    totals.seconds["wall"] = meter.seconds
     return totals
+
+
+def finish_job(target: Target, job: Mapping[str, Any], answer: Mapping[str, Any], totals: Totals) -> None:
+    """Write the page and the record of a job; its rows are safe, so an error here is no error of the job."""
+    with suppress(RidgelineError, OSError):
+        write_summary(target.storage, job, answer, totals.meter, totals.first_rejects)
+
+
+def _read_runs(target: Target) -> list[dict[str, Any]]:
+    """Return what earlier runs of this job did."""
+    saved = target.read_json(RUNS) or {}
+    return list(saved["runs"]) if saved.get("generation") == target.generation else []
+
+
+def _save_runs(target: Target, meter: Meter) -> None:
+    runs = [*meter.earlier, {**meter.describe(), "total": meter.total, "before": meter.before}]
+    target.write_json(RUNS, {"generation": target.generation, "runs": runs})
 
 
 def _check_rejects(target: Target, done: Mapping[int, Part], totals: Totals, max_rejects: int | None) -> None:

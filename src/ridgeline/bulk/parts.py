@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
+import socket
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -40,6 +42,22 @@ class Reuse:
 
 
 @dataclass(frozen=True)
+class Place:
+    """Where a worker runs."""
+
+    host: str
+    device: str
+    process: int
+
+
+def find_place(device: str) -> Place:
+    """Return where this process runs; an actor of Ray sees one GPU only, and the variable has its number."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    name = f"cuda:{visible}" if device == "cuda" and visible.isdecimal() else device
+    return Place(socket.gethostname(), name, os.getpid())
+
+
+@dataclass(frozen=True)
 class Outcome:
     """The result of a task: a part, or an error that stops the job."""
 
@@ -47,6 +65,7 @@ class Outcome:
     error: str | None = None
     seconds: dict[str, float] = field(default_factory=dict)  # by stage
     rejects: tuple[Reject, ...] = ()  # the first ones
+    place: Place | None = None  # where the worker runs
 
 
 def encode_parquet(table: Any) -> bytes:
@@ -66,13 +85,19 @@ def encode_parquet(table: Any) -> bytes:
     return sink.getvalue()
 
 
+def write_rejects(storage: Storage, task: Task, rejects: Sequence[Reject]) -> str | None:
+    """Write the rejects of a chunk; return the name of their file, None if there are no rejects."""
+    if not rejects:
+        return None
+    lines = "".join(json.dumps(asdict(reject)) + "\n" for reject in rejects).encode()
+    name = f"rejects/part-{task.chunk:06}-{_hash(lines)[:HASH_DIGITS]}.jsonl"
+    storage.write(name, lines)
+    return name
+
+
 def write_part(storage: Storage, task: Task, folder: str, table: Any, rejects: Sequence[Reject], computed: int) -> Part:
     """Write the rows and the rejects of a chunk."""
-    reject_file = None
-    if rejects:
-        lines = "".join(json.dumps(asdict(reject)) + "\n" for reject in rejects).encode()
-        reject_file = f"rejects/part-{task.chunk:06}-{_hash(lines)[:HASH_DIGITS]}.jsonl"
-        storage.write(reject_file, lines)
+    reject_file = write_rejects(storage, task, rejects)
     if not len(table):
         return Part(task.chunk, None, 0, 0, "", len(rejects), reject_file, 0, task.key)
     data = encode_parquet(table)

@@ -86,6 +86,7 @@ class RayEngine(AbstractContextManager["RayEngine"]):
         self._deaths: dict[int, int] = {}  # by the id of a task
         self._failed_starts = 0
         self.devices: list[str] = []
+        self.units = 0
 
     def __enter__(self) -> Self:
         import ray
@@ -115,6 +116,7 @@ class RayEngine(AbstractContextManager["RayEngine"]):
         self._options = {"num_gpus": 1, "num_cpus": 1} if on_gpu else {"num_cpus": 1}
         self._target = self._factory.target  # type: ignore[attr-defined]
         self.devices = ["cuda" if on_gpu else "cpu"] * count
+        self.units = count if on_gpu else sum(bool(node["Alive"]) for node in ray.nodes())
         for number in range(count):
             self._workers.append(self._start(number))
         return self

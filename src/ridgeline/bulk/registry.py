@@ -9,12 +9,14 @@ import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ridgeline.bulk.sources import HIDDEN
 from ridgeline.bulk.storage import open_storage
-from ridgeline.bulk.target import LOCK, Target, find_driver, read_state
+from ridgeline.bulk.summary import SUMMARY
+from ridgeline.bulk.target import LOCK, RUNS, Target, find_driver, read_state
 from ridgeline.errors import InputError, RidgelineError, unknown
 from ridgeline.store import publish
 
@@ -32,6 +34,8 @@ class Job:
     rows: int | None = None  # good rows that are done
     rejects: int | None = None
     driver: str | None = None  # the process that works on it now
+    runs: tuple[dict[str, Any], ...] = ()  # what each run of the driver did, also the one that runs now
+    page: str | None = None  # its summary, once it is done
 
 
 def remember(job: str, kind: str, target: str, call: Mapping[str, Any], chunks: int) -> None:
@@ -50,8 +54,18 @@ def list_jobs() -> list[Job]:
 
 
 def show_job(job: str) -> Job:
-    """Return one job by its id."""
-    return _describe(_find(job))
+    """Return one job by its id, with the numbers of its runs."""
+    entry = _describe(_find(job))
+    if entry.done is None:
+        return entry
+    storage = open_storage(entry.target)
+    content = json.loads(storage.read(f"{HIDDEN}/{RUNS}") or b"{}")
+    page = f"{HIDDEN}/{SUMMARY}"
+    return replace(
+        entry,
+        runs=tuple(content.get("runs", ())),
+        page=storage.label(page) if entry.state == "done" and storage.state(page) else None,
+    )
 
 
 def get_call(job: str) -> tuple[str, dict[str, Any]]:

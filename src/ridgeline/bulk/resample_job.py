@@ -19,22 +19,24 @@ from typing import Any
 
 import numpy as np
 
-from ridgeline.bulk.engines import LocalEngine, choose_devices, spread_workers
 from ridgeline.bulk.job import (
+    Execution,
     Report,
     Totals,
     add_code_version,
     begin_job,
     check_job,
+    finish_job,
     make_chunks,
     run_chunks,
 )
-from ridgeline.bulk.parts import Outcome, Task, write_part
+from ridgeline.bulk.parts import Outcome, Task, find_place, write_part
+from ridgeline.bulk.progress import Meter
 from ridgeline.bulk.rows import Reject
 from ridgeline.bulk.sources import HIDDEN, SourceFile, Span, require_arrow
-from ridgeline.bulk.storage import Storage, is_url, make_absolute, open_storage
-from ridgeline.bulk.target import Part, Target, find_driver
-from ridgeline.errors import InputError, Locked, RidgelineError, unknown
+from ridgeline.bulk.storage import Storage, is_url, list_sources, make_absolute, open_storage
+from ridgeline.bulk.target import Part, Target, refuse_second_driver
+from ridgeline.errors import InputError, RidgelineError, unknown
 
 FORMATS = ("parquet", "lerobot")
 CHUNK_EPISODES = 16
@@ -105,7 +107,8 @@ class ResampleWorker:
         rows = arrow.concat_tables(tables, promote_options="default") if tables else arrow.table({})
         part = write_part(self._storage, task, self._factory.folder, rows, rejects, len(tables))
         ended = time.perf_counter()
-        return Outcome(part, None, {"compute": computed - started, "write": ended - computed}, tuple(rejects[:3]))
+        seconds = {"compute": computed - started, "write": ended - computed}
+        return Outcome(part, None, seconds, tuple(rejects[:3]), find_place(self._device))
 
     def _make_table(self, recording: Recording, number: int) -> Any:
         """Return the frames of one episode."""
@@ -207,6 +210,7 @@ def resample(
     chunk_timeout: float | None = None,
     max_rejects: int | None = None,
     device: str = "cpu",
+    price: str | None = None,
     report: Report = lambda _: None,
 ) -> dict[str, Any]:
     """Resample recordings onto one clock of `hz`; a row of the target is a frame.
@@ -224,30 +228,21 @@ def resample(
     call = {**locals()}
     for name in ("report", "SPANS", "ConversionSettings"):
         del call[name]
-    call["sources"] = [
-        make_absolute(source) for source in ([sources] if isinstance(sources, str | os.PathLike) else list(sources))
-    ]
-    call["out"] = make_absolute(out)
+    call["sources"], call["out"] = list_sources(sources), make_absolute(out)
     call["topics"], call["exclude"], call["kinds"] = list(topics), list(exclude), dict(kinds or {})
     started = time.monotonic()
     if format not in FORMATS:
         raise unknown("format of a target", format, FORMATS)
-    if engine not in ("local", "ray"):
-        raise unknown("engine", engine, ("local", "ray"))
     if chunk_episodes < 1:
         raise InputError(f"--chunk-episodes is {chunk_episodes}; give 1 or more.")
     if span not in SPANS:
         raise unknown("span", span, SPANS)
     if not hz > 0:
         raise InputError(f"--hz {hz} is no rate; give a number above 0.")
-    if engine == "ray":
-        from ridgeline.bulk.ray_engine import require_ray
-
-        require_ray()
+    execution = Execution(engine, address, workers, chunk_timeout, max_rejects, device, price, report)
+    execution.check()
     require_arrow()
-    devices = choose_devices(device) if engine == "local" else [device]
-    if driver := find_driver(call["out"]):
-        raise Locked(f"another job works on '{call['out']}': {driver}; wait for it to end, or stop it.")
+    refuse_second_driver(call["out"])
     conversion = ConversionSettings(
         hz,
         dict(kinds or {}),
@@ -271,21 +266,19 @@ def resample(
         state = check_job(target, settings, chunks, incremental=False)
         job = state.job if state else begin_job(target, "resample", settings, chunks, call, 1)
         done = state.parts if state else {}
-        totals = Totals()
+        rows_done = sum(part.rows for part in done.values())
+        totals = Totals(Meter(rows_done, rows_done, 0))
         if state is None or not state.complete:
             target.restore()
             factory = ResampleFactory(recordings, target.url, PARTS if format == "lerobot" else "", conversion)
-            make_engine = partial(_make_engine, engine, factory, devices, workers, address, chunk_timeout)
             counts = {chunk.number: chunk.rows for chunk in chunks}
             tasks = [Task(chunk.number, chunk.spans, chunk.key) for chunk in chunks if chunk.number not in done]
             locate = partial(_locate, recordings)
-            totals = run_chunks(
-                target, make_engine, tasks, done, sum(counts.values()), counts, max_rejects, report, locate
-            )
+            totals = run_chunks(target, factory, execution, tasks, done, sum(counts.values()), counts, locate)
             _publish(target, format, done, totals, recordings, conversion.hz)
         rejects = sum(part.rejects for part in done.values())
         episodes = sum(recording.episodes for recording in recordings)
-        return {
+        answer = {
             "job": job["id"],
             "target": target.url,
             "rows": sum(part.rows for part in done.values()),
@@ -299,6 +292,9 @@ def resample(
             "stage_seconds": totals.seconds,
             "busy_seconds": totals.busy,
         }
+        if totals.meter.rows:
+            finish_job(target, job, answer, totals)
+        return answer
 
 
 def _publish(
@@ -375,21 +371,6 @@ def _merge_spans(spans: Sequence[tuple[Span, ...]], episodes: int) -> Iterator[t
 def _locate(recordings: Sequence[Recording], task: Task, rows: list[int]) -> list[tuple[str, int]]:
     episodes = [(recordings[span.file].url, span.first + number) for span in task.spans for number in range(span.rows)]
     return [episodes[row] for row in rows]
-
-
-def _make_engine(
-    engine: str,
-    factory: ResampleFactory,
-    devices: list[str],
-    workers: int | None,
-    address: str | None,
-    chunk_timeout: float | None,
-) -> Any:
-    if engine == "ray":
-        from ridgeline.bulk.ray_engine import RayEngine
-
-        return RayEngine(factory, devices[0], workers, address, chunk_timeout)
-    return LocalEngine(factory, spread_workers(devices, workers), chunk_timeout)
 
 
 def _find_recordings(

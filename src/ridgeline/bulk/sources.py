@@ -30,6 +30,7 @@ from ridgeline.errors import InputError, MissingExtra, unknown
 
 DEFAULT_COLUMN = "text"
 VECTOR = "vector"
+DEFAULT_COLUMNS = {"texts": DEFAULT_COLUMN, "ids": "user", "vectors": VECTOR}
 HIDDEN = "_ridgeline"  # the folder of a job in its target
 SAMPLE_ROWS = 1_000  # of a text file, to find the types of its columns
 SAMPLE_BYTES = 4 << 20
@@ -85,7 +86,7 @@ class Table:
     """The files of a source and their common columns."""
 
     files: tuple[SourceFile, ...]
-    column: str | None  # of texts
+    column: str  # of texts, or what the job reads
     key: str | None
     schema: Any  # pyarrow.Schema of the columns that are kept
     headers: tuple[tuple[str, ...], ...]  # of each .csv and .tsv file
@@ -218,30 +219,56 @@ def open_lance(source: str, version: int | None = None) -> Any:
     return lance.dataset(source, version=version)
 
 
-def open_table(files: tuple[SourceFile, ...], column: str | None, key: str | None) -> Table:
-    """Find the common columns of all files; raises InputError that names the file which differs."""
+def open_table(
+    files: tuple[SourceFile, ...],
+    column: str | None,
+    key: str | None,
+    wants: str = "texts",
+    keep: Sequence[str] | None = None,
+) -> Table:
+    """Find the common columns of all files; raises InputError that names the file which differs.
+
+    wants  what `column` holds: "texts", "ids" (whole numbers or texts) or "vectors"
+    keep   the other columns to read (default: all but `vector`)
+    """
     require_arrow()
     schemas = _map_files(files, lambda file: _read_schema(file))
-    column = _choose_column(files[0], column, schemas[0])
+    column = _choose_column(files[0], column, schemas[0], wants)
+    if wants == "vectors" and (text := next((file for file in files if file.kind not in ("parquet", "lance")), None)):
+        raise InputError(f"'{text.label}' is no source of vectors; give Parquet files, a Delta table or a Lance one.")
     for file, (names, _, _) in zip(files, schemas, strict=True):
         for required in (column, *([key] if key else ())):
             if required not in names:
                 listed = ", ".join(names) or "none"
                 raise InputError(f"'{file.label}' has no column '{required}'; it has: {listed}.")
-    schema = _join_schemas(files, schemas, column)
+    schema = _join_schemas(files, schemas, column, wants)
+    if keep is not None:
+        if missing := [name for name in keep if name not in schema.names]:
+            raise unknown(f"column in '{files[0].label}'", missing[0], schema.names)
+        names = dict.fromkeys((column, *([key] if key else ()), *keep))
+        schema = _select_fields(schema, names)
     return Table(files, column, key, schema, tuple(tuple(header) for _, _, header in schemas))
 
 
-def _choose_column(file: SourceFile, column: str | None, schema: tuple[dict[str, Any], bool, list[str]]) -> str:
+def _select_fields(schema: Any, names: Iterable[str]) -> Any:
+    import pyarrow as arrow
+
+    wanted = set(names)
+    return arrow.schema([field for field in schema if field.name in wanted])
+
+
+def _choose_column(
+    file: SourceFile, column: str | None, schema: tuple[dict[str, Any], bool, list[str]], wants: str
+) -> str:
     names = [*schema[0]]
-    name = column or (names[0] if len(names) == 1 else DEFAULT_COLUMN)
+    name = column or (names[0] if len(names) == 1 else DEFAULT_COLUMNS[wants])
     if name not in names:
         raise unknown(f"column in '{file.label}'", name, names)
     return name
 
 
 def _join_schemas(
-    files: tuple[SourceFile, ...], schemas: list[tuple[dict[str, Any], bool, list[str]]], column: str
+    files: tuple[SourceFile, ...], schemas: list[tuple[dict[str, Any], bool, list[str]]], column: str, wants: str
 ) -> Any:
     """Return the schema of all files: types of Parquet must agree, those of text files adapt."""
     import pyarrow as arrow
@@ -275,11 +302,25 @@ def _join_schemas(
                 guessed[name] = max(guessed.get(name, "null"), kind, key=_ORDER.index)
     types = {"null": "string", "bool": "bool", "int64": "int64", "double": "float64", "string": "string"}
     columns |= {name: arrow.type_for_alias(types[kind]) for name, kind in guessed.items()}
-    text_type = columns.get(column)
-    if column in typed and not (arrow.types.is_string(text_type) or arrow.types.is_large_string(text_type)):
-        raise InputError(f"'{typed[column][0].label}' has column '{column}' as {text_type}; give a column of texts.")
-    columns[column] = text_type if column in typed else arrow.string()
-    return arrow.schema([(name, kind) for name, kind in columns.items() if name != VECTOR])
+    if column in typed:
+        _check_type(typed[column][0], column, columns[column], wants)
+    elif wants == "texts" or not arrow.types.is_integer(columns[column]):
+        columns[column] = arrow.string()
+    return arrow.schema([(name, kind) for name, kind in columns.items() if name != VECTOR or name == column])
+
+
+def _check_type(file: SourceFile, column: str, kind: Any, wants: str) -> None:
+    """Raise InputError if a column has not the type that the job reads."""
+    from pyarrow import types
+
+    if wants == "vectors":
+        is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+        fits = is_list and types.is_floating(kind.value_type)
+    else:
+        fits = types.is_string(kind) or types.is_large_string(kind) or (wants == "ids" and types.is_integer(kind))
+    if not fits:
+        needed = {"texts": "texts", "ids": "whole numbers or texts", "vectors": "lists of floating-point numbers"}
+        raise InputError(f"'{file.label}' has column '{column}' as {kind}; give a column of {needed[wants]}.")
 
 
 def _read_schema(file: SourceFile) -> tuple[dict[str, Any], bool, list[str]]:

@@ -15,7 +15,7 @@ import io
 import os
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -96,6 +96,12 @@ def make_absolute(text: str | os.PathLike[str]) -> str:
     """Return a URL as it is, and a path as an absolute one."""
     text = os.fspath(text)
     return text if is_url(text) else os.path.abspath(text.removeprefix("file://"))
+
+
+def list_sources(sources: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
+    """Return one source or several as absolute paths and URLs."""
+    several = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
+    return [make_absolute(source) for source in several]
 
 
 def open_storage(url: str) -> Storage:

@@ -37,6 +37,8 @@ from ridgeline.store import get_owner, lock
 
 JOB, MANIFEST, COMMITS = f"{HIDDEN}/job.json", f"{HIDDEN}/manifest.json", f"{HIDDEN}/commits"
 LOCK, LEASE, WITHDRAWN = f"{HIDDEN}/lock", f"{HIDDEN}/driver.json", f"{HIDDEN}/withdrawn"
+SHARDS_FOLDER = "shards"  # of the shards of an index
+RUNS = "runs.json"  # what each run of the driver did
 HEARTBEAT_S = 10.0
 LEASE_S = 60.0  # without a heartbeat, after which the driver of another machine counts as dead
 SETTLE_S = 1.0  # for the lease of a driver that started at the same moment
@@ -108,6 +110,12 @@ def find_driver(target: str) -> str | None:
     return _name_holder(lease) if lease and _is_alive(lease) else None
 
 
+def refuse_second_driver(target: str) -> None:
+    """Raise Locked if another driver works on a target."""
+    if driver := find_driver(target):
+        raise Locked(f"another job works on '{target}': {driver}; wait for it to end, or stop it.")
+
+
 class Target(AbstractContextManager["Target"]):
     """The target of one job, held by this driver inside the `with` block."""
 
@@ -146,6 +154,11 @@ class Target(AbstractContextManager["Target"]):
         if kind is not None and self._created and local is not None and not (local / JOB).exists():
             shutil.rmtree(local, ignore_errors=True)  # nothing was done, so nothing is left behind
 
+    @property
+    def generation(self) -> int:
+        """1 for the first run of a job to its end, one more for each update."""
+        return self._generation
+
     def state(self) -> JobState | None:
         """Return the job of the target and its finished parts."""
         state = read_state(self.storage)
@@ -175,6 +188,8 @@ class Target(AbstractContextManager["Target"]):
         prefixes = (f"{HIDDEN}/parts/", "rejects/part-", *(["part-"] if keep_parts else []))
         for file in self.storage.list():
             orphan = file.name.startswith(prefixes) and file.name not in names
+            if file.name.startswith(f"{SHARDS_FOLDER}/"):
+                orphan = "/".join(file.name.split("/")[:2]) not in names
             if orphan or file.name.startswith(f"{COMMITS}/"):
                 self.storage.delete(file.name)
         local = self.storage.local
@@ -182,6 +197,10 @@ class Target(AbstractContextManager["Target"]):
             for folder in (COMMITS, WITHDRAWN, f"{HIDDEN}/parts"):
                 with suppress(OSError):
                     (local / folder).rmdir()
+            shutil.rmtree(local / HIDDEN / "building", ignore_errors=True)  # of shards
+            for shard in (local / SHARDS_FOLDER).glob("*"):
+                if f"{SHARDS_FOLDER}/{shard.name}" not in names:
+                    shutil.rmtree(shard, ignore_errors=True)
             for leftover in local.glob(".part-*.tmp"):  # of writers that were killed
                 shutil.rmtree(leftover, ignore_errors=True)
 

@@ -41,6 +41,14 @@ ChunkTimeout = Annotated[
 MaxRejects = Annotated[
     int | None, typer.Option(metavar="N", help="Stop, exit 2, if more rows are rejected (default: no limit).")
 ]
+PriceName = Annotated[
+    str | None,
+    typer.Option(
+        "--price",
+        metavar="NAME",
+        help="Show the cost by this price (ridgeline cost --show-prices; default: that of this machine, if any).",
+    ),
+]
 Devices = Annotated[
     str,
     typer.Option(
@@ -88,6 +96,7 @@ def embed(
         str, typer.Option(metavar="TYPE", help="float32 or float16: the type of the stored vectors.")
     ] = "float32",
     device: Devices = "auto",
+    price: PriceName = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -128,6 +137,7 @@ def embed(
             truncate_dim=truncate_dim,
             normalize=normalize,
             vectors=vectors,
+            price=price,
             report=report,
         )
     finish(answer, as_json, quiet)
@@ -157,7 +167,7 @@ def _format_answer(answer: dict[str, Any]) -> str:
 
 @contextmanager
 def show_rows(quiet: bool, unit: str = "rows") -> Iterator[Callable[[Progress], None]]:
-    """Show rows, rows/s, how busy the workers are, and the time left: a bar on a terminal, else lines."""
+    """Show rows, rows/s, how busy the devices are, cost and time left: a bar on a terminal, else lines."""
     from ridgeline.bulk import describe_progress
 
     console = stderr()
@@ -192,17 +202,9 @@ def show_rows(quiet: bool, unit: str = "rows") -> Iterator[Callable[[Progress], 
 
 
 def _format_rest(progress: Progress) -> str:
-    """The share of the time that workers are busy, and the time left."""
-    if not progress.rows or not progress.seconds:
-        return ""
-    words = ""
-    if progress.busy:
-        busy = sum(progress.busy.values()) / len(progress.busy) / progress.seconds
-        words += f", {len(progress.busy)} workers {min(busy, 1.0):.0%} busy"
-    left = progress.total - progress.rows - progress.before
-    if left > 0:
-        words += f", about {format_left(left * progress.seconds / progress.rows)} left"
-    return words
+    """Return the time that is left."""
+    left = progress.left_s
+    return f", about {format_left(left)} left" if left else ""
 
 
 @bulk.command("resample")
@@ -238,6 +240,7 @@ def resample(
     chunk_timeout: ChunkTimeout = None,
     max_rejects: MaxRejects = None,
     device: Devices = "cpu",
+    price: PriceName = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -277,6 +280,149 @@ def resample(
             chunk_timeout=chunk_timeout,
             max_rejects=max_rejects,
             device=device,
+            price=price,
+            report=report,
+        )
+    finish(answer, as_json, quiet)
+
+
+@bulk.command("index")
+def index(
+    sources: Sources,
+    out: Out,
+    column: Annotated[str, typer.Option(metavar="NAME", help="The column of vectors (default: vector).")] = "vector",
+    key: Annotated[
+        str | None,
+        typer.Option("--key", metavar="NAME", help="A column of whole numbers, the ids (default: count rows from 0)."),
+    ] = None,
+    keep: Annotated[
+        str | None,
+        typer.Option(metavar="NAMES", help="Other columns to store, with commas; '' stores none (default: all)."),
+    ] = None,
+    spec: Annotated[
+        str, typer.Option("--spec", metavar="SPEC", help="Flat, SQ8, IVF1024,Flat, … or Auto (default: Auto).")
+    ] = "Auto",
+    metric: Annotated[str, typer.Option(metavar="NAME", help="cosine, ip or l2 (default: cosine).")] = "cosine",
+    dtype: Annotated[
+        str, typer.Option(metavar="TYPE", help="Type of Flat values: auto, float32 or float16 (default: auto).")
+    ] = "auto",
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The model of the vectors (default: as `bulk embed` wrote it)."),
+    ] = None,
+    sample: Annotated[
+        int, typer.Option(metavar="N", help="Measure the recall of each shard with N rows; 0: do not (default: 500).")
+    ] = 500,
+    shard_rows: Annotated[
+        int, typer.Option(metavar="N", help="Rows of a shard, which a worker holds in memory (default: 524288).")
+    ] = 1 << 19,
+    engine: EngineName = "local",
+    address: Address = None,
+    workers: Workers = None,
+    chunk_timeout: ChunkTimeout = None,
+    incremental: Annotated[
+        bool,
+        typer.Option("--incremental", help="Update a finished target: keep shards whose source did not change."),
+    ] = False,
+    max_rejects: MaxRejects = None,
+    device: Devices = "auto",
+    price: PriceName = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Build an index in shards from vectors; `ridgeline search TARGET` and `ShardedIndex.load` open it.
+
+    [dim]Examples:[/]
+
+      ridgeline bulk index vectors -o vectors.index --key id
+
+      ridgeline bulk index s3://bucket/vectors -o vectors.index --key id --keep title,year --spec IVF4096,SQ8
+
+    Rows without a usable vector go to TARGET/rejects with a reason; the exit code is 1 then.
+    """
+    from ridgeline import bulk as jobs
+
+    with show_rows(quiet) as report:
+        answer = jobs.index(
+            sources,
+            out,
+            column=column,
+            key=key,
+            keep=None if keep is None else [name.strip() for name in keep.split(",") if name.strip()],
+            spec=spec,
+            metric=metric,
+            dtype=dtype,
+            model=model,
+            sample=sample,
+            shard_rows=shard_rows,
+            engine=engine,
+            address=address,
+            workers=workers,
+            chunk_timeout=chunk_timeout,
+            incremental=incremental,
+            max_rejects=max_rejects,
+            device=device,
+            price=price,
+            report=report,
+        )
+    finish(answer, as_json, quiet)
+
+
+@bulk.command("recommend")
+def recommend(
+    sources: Sources,
+    out: Out,
+    model: Annotated[
+        str, typer.Option("--model", "-m", metavar="MODEL", help="The folder that `recommend fit` wrote.")
+    ],
+    column: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The column of users (default: 'user', or the only one).")
+    ] = None,
+    k: Annotated[int, typer.Option("-k", metavar="N", help="Items per user (default: 10).")] = 10,
+    form: Annotated[str, typer.Option("--format", metavar="NAME", help="parquet, delta or lance.")] = "parquet",
+    engine: EngineName = "local",
+    address: Address = None,
+    workers: Workers = None,
+    chunk_rows: Annotated[
+        int, typer.Option(metavar="N", help="Users of a chunk and of a part (default: 16384).")
+    ] = 16_384,
+    chunk_timeout: ChunkTimeout = None,
+    incremental: Annotated[
+        bool, typer.Option("--incremental", help="Update a finished target: compute only new and changed rows.")
+    ] = False,
+    max_rejects: MaxRejects = None,
+    device: Devices = "cpu",
+    price: PriceName = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Rank items for each user of a source; the target gets its columns and `items`, `scores` and `basis`.
+
+    [dim]Example:[/]
+
+      ridgeline bulk recommend users/ --model movies.model -o recommendations -k 20
+
+    A user whom the model does not know goes to TARGET/rejects; the exit code is 1 then.
+    """
+    from ridgeline import bulk as jobs
+
+    with show_rows(quiet, "users") as report:
+        answer = jobs.recommend(
+            sources,
+            out,
+            model=model,
+            column=column,
+            k=k,
+            format=form,
+            engine=engine,
+            address=address,
+            workers=workers,
+            chunk_rows=chunk_rows,
+            chunk_timeout=chunk_timeout,
+            incremental=incremental,
+            max_rejects=max_rejects,
+            device=device,
+            price=price,
             report=report,
         )
     finish(answer, as_json, quiet)

@@ -41,15 +41,17 @@ def ls(as_json: Json = False) -> None:
 @jobs.command("show")
 def show(job: JobName, as_json: Json = False) -> None:
     """Show one job: its target, its chunks, and the process that works on it."""
-    from ridgeline.bulk import show_job
+    from ridgeline.bulk import describe_run, show_job
 
     info = show_job(job)
     if as_json:
         print_json(asdict(info))
         return
     for name, value in asdict(info).items():
-        if value is not None:
+        if value is not None and name != "runs":
             print_line(f"{name:8} {value}")
+    for number, run in enumerate(info.runs, 1):
+        print_line(f"run {number:<4} {describe_run(run)}")
 
 
 @jobs.command("resume")

@@ -13,14 +13,14 @@ from ridgeline.cli.output import Device, Json, Quiet, print_json, print_line, pr
 from ridgeline.errors import InputError
 
 if TYPE_CHECKING:
-    from ridgeline.search import Index
+    from ridgeline.search import Index, ShardedIndex
 
 MAX_CELL = 60  # characters
 RESULT_COLUMNS = ("id", "score")
 
 
 def search(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder of `ridgeline index`.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder of `ridgeline index` or `bulk index`.")],
     text: Annotated[list[str] | None, typer.Option("--text", metavar="TEXT", help="A query; can be repeated.")] = None,
     vectors: Annotated[
         Path | None, typer.Option("--vectors", metavar="FILE", help="Queries as .npy or .parquet.")
@@ -56,11 +56,11 @@ def search(
 
       ridgeline search reviews.index --vectors q.npy --where "year >= 1990" --recall .95 --json
     """
-    from ridgeline.search import Index
+    from ridgeline.search import load_index
 
     if bool(text) == bool(vectors):
         raise InputError("give queries as --text or as --vectors, one of the two.")
-    index = Index.load(folder, verify=verify, device=device)
+    index = load_index(folder, verify=verify, device=device)
     queries = _prepare_queries(index, text, vectors, model, folder)
     start_s = time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:
@@ -87,7 +87,7 @@ def search(
 
 
 def _prepare_queries(
-    index: Index, text: list[str] | None, vectors: Path | None, model: str | None, folder: Path
+    index: Index | ShardedIndex, text: list[str] | None, vectors: Path | None, model: str | None, folder: Path
 ) -> Any:
     if vectors is not None:
         from ridgeline.search import read_vectors
@@ -106,7 +106,7 @@ def _prepare_queries(
         return embedder.encode(text or [])
 
 
-def _collect_results(index: Index, scores: Any, ids: Any) -> list[list[dict[str, Any]]]:
+def _collect_results(index: Index | ShardedIndex, scores: Any, ids: Any) -> list[list[dict[str, Any]]]:
     """Return the results with their columns; a column `id` or `score` becomes `meta.id` or `meta.score`."""
     table = index.meta
     if table is not None:

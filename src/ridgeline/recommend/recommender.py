@@ -460,10 +460,10 @@ class Recommender:
 
     def top(self, users: NDArray[np.int64], k: int) -> tuple[NDArray[np.int64], Floats]:
         """Return (item rows int64 [n, k], scores) for user rows, without rated items; −1 if no item remains."""
-        return self._top(users, k)[:2]
+        return self.rank_users(users, k)[:2]
 
-    def _top(self, users: NDArray[np.int64], k: int) -> tuple[NDArray[np.int64], Floats, list[str]]:
-        """Return the result of `top`, and what it rests on for each user."""
+    def rank_users(self, users: NDArray[np.int64], k: int) -> tuple[NDArray[np.int64], Floats, list[str]]:
+        """Return the result of `top`, and what it rests on for each user: likes, meaning or popularity."""
         parts, bases = [], list[str]()
         block = max(1, min(USER_BLOCK, MAX_SCORES // max(1, len(self.catalogue))))
         for first in range(0, max(1, len(users)), block):
@@ -539,6 +539,13 @@ class Recommender:
                 self._user_rows = {str(key): row for row, key in enumerate(self.fitted_user_ids.tolist())}
             row = self._user_rows.get(str(user))
         return find_user_row(self.user_ids, user) if row is None else row
+
+    def find_users(self, users: Sequence[object]) -> NDArray[np.int64]:
+        """Return the rows of many users by id, −1 for those that the model does not know."""
+        if self._live is None and self._user_rows is None:
+            self._user_rows = {str(key): row for row, key in enumerate(self.fitted_user_ids.tolist())}
+        rows = self._live.user_rows if self._live is not None else self._user_rows or {}
+        return np.array([rows.get(str(user), -1) for user in users], np.int64)
 
     def find_item(self, item: object) -> int:
         """Return the row of an item's id, a number or text."""
@@ -824,7 +831,7 @@ def write_recommendations(
         writer = None
         for start in range(0, len(model.user_ids), USER_BLOCK):
             users = np.arange(start, min(start + USER_BLOCK, len(model.user_ids)))
-            items, scores, bases = model._top(users, k)
+            items, scores, bases = model.rank_users(users, k)
             present = items >= 0
             ranks = np.broadcast_to(np.arange(1, items.shape[1] + 1), items.shape)[present]
             user_column = np.broadcast_to(model.user_ids[users][:, None], items.shape)[present]

@@ -23,17 +23,28 @@ from typing import Any, Self
 
 import numpy as np
 
-from ridgeline.errors import InputError, unknown
+from ridgeline.errors import InputError, StoreError, unknown
+from ridgeline.machine import parse_devices
 from ridgeline.search.arrays import Flags, Integers
 from ridgeline.search.engine import Backend, Engine, EngineConfig, SearchOptions, find_backend
-from ridgeline.search.index_files import open_index, read_snapshot, write_index
+from ridgeline.search.index_files import (
+    SHARDS,
+    SHARDS_KIND,
+    format_shard_list,
+    is_sharded,
+    list_shards,
+    open_index,
+    read_snapshot,
+    write_index,
+)
 from ridgeline.search.inputs import as_batch, as_ids, as_matrix, check_shape, is_one_vector, is_tensor
 from ridgeline.search.metric import check_metric
 from ridgeline.search.recall import Curve, choose_settings, measure_curve
-from ridgeline.search.rows import make_empty_rows, make_row_mask, make_table
+from ridgeline.search.rows import Rows, make_empty_rows, make_row_mask, make_table
 from ridgeline.search.snapshot import Snapshot, add_fast_path, drop_removed_rows, map_ids
 from ridgeline.search.spec import Spec, check_dimension, choose_spec, parse_spec
 from ridgeline.search.truth import make_truth_sample, needs_truth_sample
+from ridgeline.store import publish_dir
 
 DTYPES = ("auto", "float32", "float16")
 DEPTHS = {"Flat": 1, "SQ8": 2, "PQ": 8}  # the default depth of each codec
@@ -474,15 +485,99 @@ class ShardedIndex:
             raise InputError(f"devices is {devices!r}; give a list of them, like ['cuda:0', 'cuda:1'].")
         if "device" in settings:
             raise InputError("an index over several devices takes devices=, not device=.")
-        self.shards = [Index(spec, device=device, **settings) for device in devices]
-        self.metric = self.shards[0].metric
+        self._start([Index(spec, device=device, **settings) for device in devices], make_empty_rows())
+
+    def _start(self, shards: list[Index], all_rows: Rows) -> None:
+        self.shards = shards
+        self.metric = shards[0].metric
         self._lock = threading.Lock()
-        self._snapshot = tuple(shard._snapshot for shard in self.shards)
-        self._all_rows = make_empty_rows()  # all ids in the order they were added, for masks and duplicates
-        self._pool = ThreadPoolExecutor(len(self.shards), "ridgeline-shard")
+        self._snapshot = tuple(shard._snapshot for shard in shards)
+        self._all_rows = all_rows  # all ids in the order they were added, for masks and duplicates
+        threads = len({shard.device for shard in shards if shard.device != "cpu"}) + (os.cpu_count() or 1)
+        self._pool = ThreadPoolExecutor(min(len(shards), threads), "ridgeline-shard")
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        verify: bool = False,
+        *,
+        devices: Sequence[str] = ("cpu",),
+        mmap: bool = True,
+    ) -> ShardedIndex:
+        """Load the shards that `ridgeline bulk index` or `save` wrote; the devices take them in turn.
+
+        `verify` and `mmap` are those of `Index.load`. Raises StoreError if a shard is not complete, if shards differ in
+        dimension or metric, or if an id is in two of them.
+        """
+        if isinstance(devices, str) or not len(devices):
+            raise InputError(f"devices is {devices!r}; give a list of them, like ['cuda:0', 'cuda:1'].")
+        folders = list_shards(path)
+        shards = [
+            Index.load(folder, verify, device=devices[number % len(devices)], mmap=mmap)
+            for number, folder in enumerate(folders)
+        ]
+        first = shards[0]
+        for folder, shard in zip(folders, shards, strict=True):
+            if (shard.dim, shard.metric) != (first.dim, first.metric):
+                raise StoreError(
+                    f"{folder} has {shard.dim} dimensions and {shard.metric}, {folders[0]} has {first.dim} and "
+                    f"{first.metric}; build the shards with the same settings."
+                )
+        ids = np.concatenate([shard.ids for shard in shards])
+        try:
+            all_rows = make_empty_rows().append(len(ids), ids, None)
+        except InputError as error:
+            raise StoreError(f"the shards of {path} cannot be joined: {error}") from None
+        index = cls.__new__(cls)
+        index._start(shards, all_rows)
+        return index
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a folder with one index per shard and their list, in one step."""
+        with publish_dir(path, {"kind": SHARDS_KIND}) as folder:
+            names = [f"shard-{number:06}" for number in range(len(self.shards))]
+            for name, shard in zip(names, self.shards, strict=True):
+                shard.save(folder / name)
+            (folder / SHARDS).write_text(format_shard_list(names), encoding="utf-8")
 
     def __len__(self) -> int:
         return sum(snapshot.rows.live for snapshot in self._snapshot)
+
+    @property
+    def spec(self) -> str:
+        return self.shards[0].spec
+
+    @property
+    def model(self) -> str | None:
+        """The name of the model that made the vectors."""
+        return self.shards[0].model
+
+    @property
+    def exact(self) -> bool:
+        """Whether every search compares every vector at full precision."""
+        return all(shard.exact for shard in self.shards)
+
+    @property
+    def meta(self) -> Any:
+        """The columns of the rows as a pyarrow Table in the order of `ids`; None if there are none."""
+        tables = [shard.meta for shard in self.shards if len(shard)]
+        if not tables or tables[0] is None:
+            return None
+        import pyarrow as pa
+
+        table = pa.concat_tables(tables)
+        of_shards, ids = np.concatenate([shard.ids for shard in self.shards if len(shard)]), self.ids
+        if np.array_equal(of_shards, ids):
+            return table
+        order = np.argsort(of_shards)
+        return table.take(order[np.searchsorted(of_shards, ids, sorter=order)])
+
+    def find_rows(self, ids: Any) -> Integers:
+        """Return the positions of these ids in `ids` and `meta`; raises InputError for an unknown id."""
+        rows = self._all_rows
+        matches = rows.find_existing(as_ids(ids), "ask only for")
+        return matches if rows.alive is None else np.searchsorted(rows.live_rows, matches)
 
     @property
     def dim(self) -> int | None:
@@ -629,6 +724,15 @@ class ShardedIndex:
         if values.shape != ids.shape:
             raise InputError(f"where is a mask of shape {values.shape} for {len(ids)} rows; give one per row.")
         return ids[values]
+
+
+def load_index(
+    path: str | os.PathLike[str], verify: bool = False, *, device: str = "cpu", mmap: bool = True
+) -> Index | ShardedIndex:
+    """Load a saved index, in one folder or in shards; `device` may name several for shards, like "cuda:0,cuda:1"."""
+    if not is_sharded(path):
+        return Index.load(path, verify, device=device, mmap=mmap)
+    return ShardedIndex.load(path, verify, devices=parse_devices(device), mmap=mmap)
 
 
 def _check_count(name: str, value: Any) -> None:

@@ -6,8 +6,9 @@ folder does not depend on the device: an index built on a GPU loads on a CPU.
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from ridgeline.search.spec import Spec, parse_spec
 from ridgeline.search.truth import TruthSample
 
 KIND, FORMAT = "ridgeline index", 1
+SHARDS, SHARDS_KIND = "shards.json", "ridgeline index shards"  # the list of the shards of one index
 IDS, META = "ids.npy", "meta.parquet"
 ARRAYS = "arrays"  # the folder of the arrays of the engine
 TRUTH = "truth"  # the folder of the arrays of the truth sample
@@ -67,6 +69,33 @@ def write_index(
             import pyarrow.parquet as pq
 
             pq.write_table(rows.meta, folder / META)
+
+
+def format_shard_list(folders: Sequence[str]) -> str:
+    """Return the content of `shards.json`: the folders of the shards, relative to it, in the order of their rows."""
+    return json.dumps({"kind": SHARDS_KIND, "format": FORMAT, "shards": list(folders)}, indent=1) + "\n"
+
+
+def is_sharded(path: str | os.PathLike[str]) -> bool:
+    """Whether a folder lists the shards of an index."""
+    return Path(path, SHARDS).is_file()
+
+
+def list_shards(path: str | os.PathLike[str]) -> list[Path]:
+    """Return the folders of the shards of a saved index; raises StoreError if there is no list of them."""
+    file = Path(path, SHARDS)
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except OSError:
+        raise StoreError(f"{path} has no {SHARDS}; give a folder that `ridgeline bulk index` wrote.") from None
+    except ValueError:
+        raise StoreError(f"{file} is damaged; build the index again or restore the file from a copy.") from None
+    names = content.get("shards") if isinstance(content, dict) else None
+    if not isinstance(names, list) or content.get("kind") != SHARDS_KIND or not names:
+        raise StoreError(f"{file} is no list of shards; give a folder that `ridgeline bulk index` wrote.")
+    if content["format"] > FORMAT:
+        raise StoreError(f"{file} has format {content['format']}, newer than {FORMAT}; update ridgeline to read it.")
+    return [Path(path, str(name)) for name in names]
 
 
 @dataclass(frozen=True)

@@ -277,15 +277,15 @@ class ServedIndex:
     """An index that serves. Changes of its rows stay in memory: a restart or a reload reads the folder again.
 
     name    the name that clients use
-    folder  what `Index.save` or `ridgeline index` wrote
+    folder  what `Index.save`, `ridgeline index` or `ridgeline bulk index` wrote
     """
 
     def __init__(self, name: str, folder: Path, *, device: str = "auto") -> None:
-        from ridgeline.search import Index
+        from ridgeline.search import load_index
 
         self.name, self.folder = name, folder
         self.state = self.read_state()  # before the files are read: no change is missed
-        self.index = Index.load(folder, device=device)
+        self.index = load_index(folder, device=device)
 
     @property
     def dim(self) -> int | None:
