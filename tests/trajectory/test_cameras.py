@@ -466,8 +466,8 @@ def test_codecs_topics_and_names_that_cannot_be_are_told(log: Path, tmp_path: Pa
         assert not (tmp_path / "set").exists()
     with pytest.raises(InputError, match="no name of a feature"):
         write(log, tmp_path / "set", cameras={"a/b": FRONT})
-    with pytest.raises(InputError, match="only a LeRobot dataset"):
-        convert(log, tmp_path / "a.parquet", "parquet", settings())
+    with pytest.raises(InputError, match="which csv does not hold"):
+        convert(log, tmp_path / "a.csv", "csv", settings())
 
 
 def test_a_camera_without_one_sound_picture_is_told(tmp_path: Path):

@@ -30,7 +30,9 @@ def resample(
     out: Annotated[
         Path,
         typer.Option(
-            "--out", "-o", help="A .parquet, .csv or .npz file for one input; a folder for several, or for LeRobot."
+            "--out",
+            "-o",
+            help="A .parquet, .csv, .npz or .mcap file for one input; a folder for several, or for LeRobot.",
         ),
     ],
     mapping: Annotated[
@@ -45,7 +47,9 @@ def resample(
     ] = None,
     form: Annotated[
         str | None,
-        typer.Option("--format", metavar="NAME", help="parquet, csv, npz or lerobot (default: by the suffix of OUT)."),
+        typer.Option(
+            "--format", metavar="NAME", help="parquet, csv, npz, mcap or lerobot (default: by the suffix of OUT)."
+        ),
     ] = None,
     kind: Annotated[
         list[str] | None,
@@ -216,7 +220,7 @@ def resample(
             if len(inputs) == 1 and results[0].error:
                 raise InputError(results[0].error)
         else:
-            results = [convert(inputs[0], out, chosen, settings, force=force, device=device_name)]
+            results = [convert(inputs[0], out, chosen, settings, force=force, device=device_name, advance=advance)]
             each(results[0])
     _print_results(results, out, as_json, quiet)
     failed = [r for r in results if r.error]

@@ -29,7 +29,7 @@ from ridgeline.trajectory.features import (
     map_numbers,
     parse_fill,
 )
-from ridgeline.trajectory.media import Written, load_media, save_media, write_media
+from ridgeline.trajectory.media import EpisodeMedia, Written, load_media, save_media, write_media
 from ridgeline.trajectory.readers import ReadOptions
 from ridgeline.trajectory.readers.calibration import Calibration
 from ridgeline.trajectory.stream import Aligned, Array, Span, Stream, join_names
@@ -230,22 +230,83 @@ def rename_streams(streams: Sequence[Stream], settings: ConversionSettings) -> l
 
 
 def convert(
-    path: Path, out: Path, form: str, settings: ConversionSettings, *, force: bool = False, device: str = "cpu"
+    path: Path,
+    out: Path,
+    form: str,
+    settings: ConversionSettings,
+    *,
+    force: bool = False,
+    device: str = "cpu",
+    advance: Callable[[float], None] = lambda _: None,
 ) -> ConversionResult:
     """Convert one recording to one file; after an error an existing file is unchanged."""
     _check_outputs([path], [out])
-    if settings.cameras:
+    if settings.cameras and form not in writers.WITH_IMAGES:
         raise InputError(
-            f"--camera writes videos, which only a LeRobot dataset holds, not {form}; give --format lerobot."
+            f"--camera writes images, which {form} does not hold; give --format lerobot, "
+            f"{' or '.join(writers.WITH_IMAGES)}."
         )
+    check_camera_names(settings.cameras)
+    parse_fill(settings.fill)
     key = build_key([path], settings)
     if not force and out.exists() and writers.read_meta(out, form) == key:
         return ConversionResult(path, out, skipped=True)
     notes: list[str] = []
-    episodes = align_recording(path, settings, device, notes.append)
+    mapped = map_recording(path, settings, device, notes.append)
     _create_folder(out.parent)
-    writers.write(out, episodes, form, key)
-    return _summarize(path, out, episodes, notes)
+    if not settings.cameras:
+        episodes = [m.aligned for m in mapped]
+        writers.write(out, episodes, form, key)
+        return _summarize(path, out, episodes, notes)
+    episodes, lost = _write_with_images(mapped, out, form, settings, key, notes, advance)
+    return replace(_summarize(path, out, episodes, notes), lost=lost)
+
+
+def _write_with_images(
+    mapped: Sequence[Mapped],
+    out: Path,
+    form: str,
+    settings: ConversionSettings,
+    key: dict[str, Any],
+    notes: list[str],
+    advance: Callable[[float], None],
+) -> tuple[list[Aligned], dict[str, int]]:
+    """Write a file and its images: in the file itself, or in a folder beside it (Parquet)."""
+    folder = out.with_suffix(".images")
+    with publish_dir(folder) as tmp:
+        requests = [m.requests for m in mapped]
+        written = write_media(requests, tmp, settings.hz, settings.video, as_files=True, advance=advance)
+        episodes = [add_valid(m.aligned, w.valid) for m, w in zip(mapped, written, strict=True)]
+        if form == "mcap":
+            writers.write(out, episodes, form, key, [EpisodeMedia(tmp, w.media) for w in written])
+    try:
+        if form == "parquet":
+            writers.write(out, episodes, form, key, [EpisodeMedia(folder, w.media) for w in written])
+    except BaseException:
+        discard_dir(folder)
+        raise
+    if form == "mcap":
+        discard_dir(folder)
+    lost, lines = _count_lost(mapped, written)
+    notes += lines
+    return episodes, lost
+
+
+def _count_lost(mapped: Sequence[Mapped], written: Sequence[Written]) -> tuple[dict[str, int], list[str]]:
+    """Return the lost frames by topic, and notes about them."""
+    lost: Counter[str] = Counter()
+    totals: Counter[str] = Counter()
+    for m, w in zip(mapped, written, strict=True):
+        lost.update(w.lost)
+        totals.update({r.camera.name: r.pictures for r in m.requests})
+    reasons = {name: why for w in written for name, why in w.reasons.items()}
+    notes = [note for w in written for note in w.notes]
+    notes += [
+        f"{name}: {count} of {totals[name]} frames cannot be decoded ({reasons[name]}); the frame before each "
+        "is held, and marked as not valid."
+        for name, count in lost.items()
+    ]
+    return dict(lost), notes
 
 
 def convert_many(
@@ -277,7 +338,7 @@ def convert_many(
     results = []
     for path, target in zip(paths, targets, strict=True):
         try:
-            result = convert(path, target, form, settings, force=force, device=device)
+            result = convert(path, target, form, settings, force=force, device=device, advance=advance)
         except RidgelineError as error:
             result = ConversionResult(path, target, error=str(error))
         results.append(result)
@@ -433,17 +494,8 @@ def _write_chunk(
         if settings.cameras:
             written = _write_cameras(mapped, settings, media, advance)
             episodes = [add_valid(a, w.valid) for a, w in zip(episodes, written, strict=True)]
-            lost = _sum_lost(media)
-            totals: Counter[str] = Counter()
-            for m in mapped:
-                totals.update({r.camera.name: r.pictures for r in m.requests})
-            reasons = {name: why for w in written for name, why in w.reasons.items()}
-            notes += [note for w in written for note in w.notes]
-            notes += [
-                f"{name}: {count} of {totals[name]} frames cannot be decoded ({reasons[name]}); the frame before each "
-                "is held, and marked as not valid."
-                for name, count in lost.items()
-            ]
+            lost, lines = _count_lost(mapped, written)
+            notes += lines
     except StoreError:
         raise
     except RidgelineError as error:
@@ -475,11 +527,11 @@ def _media_folder(store: Path, number: int) -> Path:
     return store / f"media-{number}"
 
 
-def _load_episodes(folder: Path) -> list[lerobot.EpisodeMedia]:
+def _load_episodes(folder: Path) -> list[EpisodeMedia]:
     if not (folder / MEDIA).exists():
         return []
     said = json.loads((folder / CALIBRATION).read_text())
-    return [lerobot.EpisodeMedia(folder, w.media, c) for w, c in zip(load_media(folder / MEDIA), said, strict=True)]
+    return [EpisodeMedia(folder, w.media, c) for w, c in zip(load_media(folder / MEDIA), said, strict=True)]
 
 
 def _sum_lost(folder: Path) -> dict[str, int]:

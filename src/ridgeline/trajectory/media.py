@@ -20,6 +20,7 @@ import numpy as np
 
 from ridgeline.errors import InputError
 from ridgeline.trajectory.cameras import Camera, Picks
+from ridgeline.trajectory.image_files import SUFFIXES, ImageWriter, Recorded
 from ridgeline.trajectory.pictures import (
     DECODED,
     DEPTH_PNG,
@@ -58,6 +59,7 @@ class Media:
     pixels: str
     statistics: Mapping[str, Any]
     remuxed: bool = False
+    names: Sequence[str] = ()  # of the image file of each tick, in the folder `file`
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,15 @@ class Request:
     @property
     def feature(self) -> str:
         return f"observation.{'depth' if self.camera.depth else 'images'}.{self.name}"
+
+
+@dataclass(frozen=True)
+class EpisodeMedia:
+    """The cameras of one episode: the folder of their files, and what is in it."""
+
+    folder: Path
+    media: Sequence[Media] = ()
+    calibration: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -94,11 +105,12 @@ def write_media(
     settings: VideoSettings,
     *,
     choose_codec: bool = False,
+    as_files: bool = False,
     advance: Callable[[float], None] = lambda _: None,
 ) -> list[Written]:
     """Write the cameras of all episodes into `folder`; raise InputError for one without a sound picture.
 
-    A recording is read once, however many episodes it is cut into.
+    With `as_files`, each image becomes a file. A recording is read once, however many episodes it is cut into.
 
     With `choose_codec`, packets of another codec than `settings.codec` are encoded; without, they are copied, too.
     """
@@ -107,7 +119,7 @@ def write_media(
     for request in (request for requests in episodes for request in requests):
         if not request.camera.decoded:
             check_codec(request.camera.codec, request.camera.name)
-        worker = _Worker(request, folder, fps, settings, choose_codec)
+        worker = _Worker(request, folder, fps, settings, choose_codec, as_files)
         by_reader.setdefault(id(request.camera.take), []).append(worker)
     workers = [worker for group in by_reader.values() for worker in group]
     total = max(1, sum({w.request.camera.source: len(w.request.camera) for w in workers}.values()))
@@ -242,8 +254,15 @@ class _Worker:
     """The thread of one camera: decodes what its ticks need, in order, and writes it."""
 
     def __init__(
-        self, request: Request, folder: Path, fps: Fraction, settings: VideoSettings, choose_codec: bool
+        self,
+        request: Request,
+        folder: Path,
+        fps: Fraction,
+        settings: VideoSettings,
+        choose_codec: bool,
+        as_files: bool = False,
     ) -> None:
+        self._as_files = as_files
         self.request, self._folder, self._fps, self._settings = request, folder, fps, settings
         numbers = request.picks.numbers
         starts = np.flatnonzero(np.diff(numbers, prepend=numbers[:1] - 1)) if len(numbers) else np.zeros(0, int)
@@ -266,8 +285,12 @@ class _Worker:
         self._thread = threading.Thread(target=self._run, name=f"camera {request.name}", daemon=True)
         self._writer: Any = None
         self._decoder = PictureDecoder(request.camera)
-        self._copies, self.note = _plan_copy(request, self._runs, fps, settings, choose_codec)
+        self._copies, self.note = (
+            (False, "") if as_files else _plan_copy(request, self._runs, fps, settings, choose_codec)
+        )
         self.file = f"{request.episode}-{request.feature}.{'parquet' if request.camera.depth else 'mp4'}"
+        if as_files:
+            self.file = f"{request.episode}/{request.name}"
 
     def put(self, number: int, picture: Picture) -> None:
         """Hand over a picture; raise the error of the thread if it has one."""
@@ -307,6 +330,11 @@ class _Worker:
     def describe(self) -> Media:
         request, writer = self.request, self._writer
         depth = isinstance(writer, DepthWriter)
+        if isinstance(writer, ImageWriter):
+            kind = "depth" if request.camera.depth else "image"
+            return Media(
+                request.feature, self.file, kind, writer.frames, *self._size, writer.codec, "", {}, names=writer.names
+            )
         return Media(
             feature=request.feature,
             file=self.file,
@@ -353,6 +381,8 @@ class _Worker:
         if self._copies:
             self._copy(number, picture, decoded)
             return
+        if self._as_files and decoded and picture.codec in SUFFIXES and not self.request.camera.depth:
+            decoded = [(number, Recorded(decoded[0][1], picture.codec, bytes(picture.data)))]
         for decoded_number, value in decoded:
             if decoded_number in self._requested and decoded_number not in self._failed:
                 self._ready[decoded_number] = value
@@ -391,7 +421,12 @@ class _Worker:
 
     def _open(self, value: Any) -> None:
         path, frames = self._folder / self.file, len(self.valid)
-        if isinstance(value, np.ndarray):
+        if self._as_files:
+            frame = value.frame if isinstance(value, Recorded) else value
+            is_array = isinstance(frame, np.ndarray)
+            self._size = (frame.shape[1], frame.shape[0]) if is_array else (frame.width, frame.height)
+            self._writer = ImageWriter(path, *self._size, self.request.camera.codec)
+        elif isinstance(value, np.ndarray):
             self._size = (value.shape[1], value.shape[0])
             self._writer = DepthWriter(path, *self._size)
         else:

@@ -1,4 +1,4 @@
-"""Write aligned streams as Parquet, CSV, NPZ or a LeRobot v3 folder. An output is complete or does not exist.
+"""Write aligned streams as Parquet, CSV, NPZ, MCAP or a LeRobot v3 folder. An output is complete or does not exist.
 
 Each format is a module with `write(path, episodes, meta)` and `read_meta(path)`. The output stores `meta`, so that a
 second run can recognise a finished output without a second file.
@@ -12,20 +12,34 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import InputError, unknown
+from ridgeline.trajectory.media import EpisodeMedia
 from ridgeline.trajectory.stream import Aligned
 from ridgeline.trajectory.writers.table import check_columns
 
-__all__ = ["FORMATS", "check_columns", "choose_format", "read_meta", "write"]
+__all__ = ["FORMATS", "WITH_IMAGES", "check_columns", "choose_format", "read_meta", "write"]
 
+WITH_IMAGES = ("parquet", "mcap")  # formats of one file that take image files, too
 # name -> suffix; a LeRobot dataset is a folder
-FORMATS = {"parquet": ".parquet", "csv": ".csv", "npz": ".npz", "lerobot": ""}
+FORMATS = {"parquet": ".parquet", "csv": ".csv", "npz": ".npz", "mcap": ".mcap", "lerobot": ""}
 
 
-def write(path: str | Path, episodes: Sequence[Aligned], form: str, meta: Mapping[str, Any] | None = None) -> None:
-    """Write `episodes` to `path`; several episodes in one file have a column `episode_index`."""
+def write(
+    path: str | Path,
+    episodes: Sequence[Aligned],
+    form: str,
+    meta: Mapping[str, Any] | None = None,
+    media: Sequence[EpisodeMedia] | None = None,
+) -> None:
+    """Write `episodes` to `path`; several episodes in one file have a column `episode_index`.
+
+    `media` has the image files of their cameras, for Parquet and MCAP.
+    """
     if not episodes or not any(e.columns for e in episodes):
         raise InputError(f"there is nothing to write to '{path}'.")
-    _module(form).write(Path(path), list(episodes), dict(meta or {}))
+    if media is not None and form not in WITH_IMAGES:
+        raise InputError(f"{form} holds no images; choose {', '.join(WITH_IMAGES)} or lerobot.")
+    more = {} if media is None else {"media": media}
+    _module(form).write(Path(path), list(episodes), dict(meta or {}), **more)
 
 
 def read_meta(path: str | Path, form: str) -> dict[str, Any] | None:

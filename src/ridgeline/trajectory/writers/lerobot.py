@@ -20,7 +20,7 @@ import numpy as np
 
 from ridgeline.errors import InputError, MissingExtra
 from ridgeline.store import MANIFEST, publish_dir, read_manifest, write_manifest
-from ridgeline.trajectory.media import Media
+from ridgeline.trajectory.media import EpisodeMedia, Media
 from ridgeline.trajectory.readers.lerobot import read_tasks
 from ridgeline.trajectory.stream import Aligned, Array
 from ridgeline.trajectory.videos import DEPTH_ROWS, QUANTILES, join_videos, link_file
@@ -114,15 +114,6 @@ def write(
         _write_calibration(tmp, media or [], before.episodes)
         _replace(tmp / "meta/info.json", lambda file: file.write_text(json.dumps(info, indent=4)))
         _replace(tmp / "meta/stats.json", lambda file: file.write_text(json.dumps(stats, indent=4)))
-
-
-@dataclass(frozen=True)
-class EpisodeMedia:
-    """The cameras of one episode: the folder of their files, and what is in it."""
-
-    folder: Path
-    media: Sequence[Media]
-    calibration: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -467,7 +458,8 @@ def _features(episodes: Sequence[Aligned], known: Mapping[str, Sequence[str]]) -
         if values.dtype.kind in "iub" and not mask.all():
             values = np.where(mask.reshape(-1, *[1] * (values.ndim - 1)), values, np.nan).astype(np.float32)
         plain = np.int64 if values.dtype.kind in "iu" else values.dtype
-        features[name] = (stream, values.astype(np.float32 if values.dtype.kind == "f" else plain, copy=False))
+        with np.errstate(over="ignore"):  # damaged numbers beyond float32 become infinite
+            features[name] = (stream, values.astype(np.float32 if values.dtype.kind == "f" else plain, copy=False))
     return features
 
 
