@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ridgeline.cli.audit_options import Key, Log, parse_key
+from ridgeline.cli.audit_options import Key, Log, Notify, QuietHoursOption, Repeat, make_notifier, parse_key
 from ridgeline.cli.output import Json, Quiet, print_json, print_line, print_note, status, stderr
 from ridgeline.errors import Exit, InputError, Unverified
 
@@ -152,6 +152,9 @@ def collect(
     silent_after: Annotated[
         float, typer.Option(metavar="S", help="Alert when a host has sent nothing for S seconds; 0: never.")
     ] = 300.0,
+    notify: Notify = None,
+    quiet_hours: QuietHoursOption = None,
+    repeat_after: Repeat = 3600.0,
     quiet: Quiet = False,
 ) -> None:
     """Collect the logs of many hosts: a copy per origin, byte for byte, co-signed by this collector.
@@ -174,13 +177,21 @@ def collect(
     if not 0 <= silent_after < float("inf"):
         raise InputError(f"--silent-after is {silent_after}; give seconds, or 0 for never.")
     host, port = parse_address(listen, "--listen")
+    waiting = fleet.with_name(f"{fleet.name}.private") / "notices.json"
+    make = make_notifier(notify, quiet_hours, repeat_after, waiting)
+    notifier = make(lambda alert, why: print_note(f"a notice was not delivered: {why}")) if make is not None else None
 
     def announce(collector: Collector, where: str) -> None:
         logs = "1 log" if len(keys) == 1 else f"{len(keys)} logs"
         print_line(f"collecting {logs} at {where} (Ctrl-C stops it); the collector's key:\n{collector.key}")
 
     named = name or re.sub(r"[^A-Za-z0-9._/-]+", "-", f"{socket.gethostname() or 'localhost'}/{fleet.absolute().name}")
-    done = run(fleet, keys, named, host, port, silent_after=silent_after, announce=announce)
+    outlets = [notifier] if notifier is not None else []
+    try:
+        done = run(fleet, keys, named, host, port, silent_after=silent_after, announce=announce, outlets=outlets)
+    finally:
+        if notifier is not None:
+            notifier.close()
     if not quiet:
         print_line(f"{done.taken:,} entries collected.", stderr())
 

@@ -1,4 +1,4 @@
-"""`ridgeline audit backup | restore`: a ledger as one file, and back."""
+"""`ridgeline audit backup | restore | doctor`: a ledger as one file, and back; is it in order?"""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import typer
 
 from ridgeline.cli.audit_options import Key, Log, parse_key
 from ridgeline.cli.output import Json, Quiet, print_json, print_line, print_note
+from ridgeline.errors import Exit
 
 
 def backup(
@@ -70,3 +71,21 @@ def restore(
         print_line(f"{output} holds {report.origin} at {size:,} entries, verified.")
         if key is None:
             print_note("it was verified with the key in the backup; give --key to be sure that it is your log.")
+
+
+def doctor(
+    log: Annotated[Path | None, typer.Argument(metavar="[LOG]", help="Folder of a ledger.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Say whether this machine, and a ledger on it, are in order, and what to do if not; exit 1 if not."""
+    from ridgeline.audit.watch import examine_log, examine_machine
+
+    findings = examine_machine() + (examine_log(log) if log is not None else [])
+    if as_json:
+        print_json([vars(finding) for finding in findings])
+    else:
+        for finding in findings:
+            word = {True: "ok", False: "WRONG", None: "-"}[finding.ok]
+            print_line(f"{word:6}{finding.check:14}{finding.sentence}")
+    if any(finding.ok is False for finding in findings):
+        raise typer.Exit(Exit.FINDINGS)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ridgeline.cli.tokens import create_token, read_token
+from ridgeline.errors import InputError
 
 if TYPE_CHECKING:
     from ridgeline.audit import Verifier
+    from ridgeline.audit.watch import Notifier
+    from ridgeline.audit.watch.delivery import Failed
 
 Log = Annotated[Path, typer.Argument(metavar="LOG", help="Folder of the ledger.")]
 Key = Annotated[
@@ -19,6 +23,21 @@ Key = Annotated[
 ]
 
 
+Notify = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="TARGET",
+        help="Send a notice per incident to https://…, slack:https://…, smtp://HOST/?to=…, syslog:udp://HOST:PORT, "
+        "or to the targets in @FILE.",
+    ),
+]
+QuietHoursOption = Annotated[
+    str | None,
+    typer.Option(metavar="HH:MM-HH:MM", help="Local hours in which only critical notices are sent; the others wait."),
+]
+Repeat = Annotated[
+    float, typer.Option(metavar="S", help="Seconds between two notices of the same incident (default: 3600).")
+]
 TOKEN = "RIDGELINE_AUDIT_TOKEN"  # noqa: S105  (the name of the variable)
 
 
@@ -36,6 +55,25 @@ def find_token(log: Path, file: Path | None, name: str) -> tuple[str, str]:
         if not file.exists():
             create_token(file)
     return read_token(file), str(file)
+
+
+def make_notifier(
+    targets: list[str] | None, quiet_hours: str | None, repeat_after: float, waiting: Path
+) -> Callable[[Failed], Notifier] | None:
+    """Return what makes the notifier of --notify, --quiet-hours and --repeat-after; None without targets."""
+    from ridgeline.audit.watch import Notifier, QuietHours
+    from ridgeline.audit.watch.notify import make_sender, read_targets
+
+    quiet = QuietHours.parse(quiet_hours) if quiet_hours is not None else None
+    if not 0 < repeat_after < float("inf"):
+        raise InputError(f"--repeat-after is {repeat_after}; give seconds above 0.")
+    if not targets:
+        if quiet is not None:
+            raise InputError("--quiet-hours needs targets; give --notify too.")
+        return None
+    for target in read_targets(targets):
+        make_sender(target)  # refuse a wrong one at once
+    return lambda failed: Notifier(targets, failed, repeat_s=repeat_after, quiet=quiet, waiting=waiting)
 
 
 def describe_event(event: dict[str, Any], longest: int = 160) -> str:

@@ -15,7 +15,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ridgeline.cli.audit_options import TOKEN, Key, Log, describe_event, find_token, parse_key
+from ridgeline.cli.audit_options import (
+    TOKEN,
+    Key,
+    Log,
+    Notify,
+    QuietHoursOption,
+    Repeat,
+    describe_event,
+    find_token,
+    make_notifier,
+    parse_key,
+)
 from ridgeline.cli.output import Device, Json, Quiet, print_json, print_line, print_note, status, stderr
 from ridgeline.cli.placement import Place, stay_near
 from ridgeline.cli.tokens import refuse_token
@@ -139,6 +150,9 @@ def watch(
     webhook: Annotated[
         list[str] | None, typer.Option(metavar="URL", help="POST every alert to this URL, with retries.")
     ] = None,
+    notify: Notify = None,
+    quiet_hours: QuietHoursOption = None,
+    repeat_after: Repeat = 3600.0,
     redact: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Also hide values with this name.")] = None,
     personal: Annotated[
         list[str] | None,
@@ -188,6 +202,9 @@ def watch(
     from ridgeline.audit.watch import NAMES, Redaction, Settings, Watcher, format_metrics, read_request_keys
 
     settings = Settings(batch, wait, alert_rate, encoder, device, score=score)
+    notifier = make_notifier(
+        notify, quiet_hours, repeat_after, log.with_name(f"{log.name}.private") / "watch" / "notices.json"
+    )
     policy = _make_policy(personal, find_personal, subject)
     redaction = Redaction(() if keep_secrets else NAMES, redact or ())
     conditions = _make_rules(rule or [], severity or [], rules or [])
@@ -229,6 +246,7 @@ def watch(
                 rules=conditions,
                 retry=follow,
                 notify=print_note,
+                notifier=notifier,
             )
             for server in servers:
                 server.metrics = lambda: format_metrics(watcher.status())
@@ -386,7 +404,7 @@ def _print_summary(done: dict[str, Any], as_json: bool, quiet: bool) -> None:
         for source, count in done[what].items():
             print_note(f"{source}: {count:,} {what}; the log records it too.")
     if done["undelivered"]:
-        print_note(f"{done['undelivered']:,} alerts were not accepted by their webhook; the log has the reason.")
+        print_note(f"{done['undelivered']:,} alerts or notices were not accepted by their receiver; the log says why.")
     if done["left"]:
         print_note(f"{done['left']:,} entries are not scored yet; the next start scores them.")
 
@@ -469,6 +487,9 @@ def alerts(
     since: Since = None,
     where: Where = None,
     unlabelled: Annotated[bool, typer.Option("--open", help="Only alerts without a label.")] = False,
+    incidents: Annotated[
+        bool, typer.Option("--incidents", help="Alerts of the same kind as one line, with first, last and count.")
+    ] = False,
     key: Key = None,
     as_json: Json = False,
 ) -> None:
@@ -489,7 +510,11 @@ def alerts(
     else:
         with Ledger.open(log, verifier=parse_key(key) if key is not None else None) as ledger:
             matches = read_alerts(ledger, since=after, where=matches_where)
-    matches = [alert for alert in matches if not unlabelled or alert["label"] is None][:k]
+    matches = [alert for alert in matches if not unlabelled or alert["label"] is None]
+    if incidents:
+        _print_incidents(matches, k, as_json)
+        return
+    matches = matches[:k]
     if as_json:
         print_json(matches)
         return
@@ -500,6 +525,23 @@ def alerts(
         place = f"{alert['origin']}  " if "origin" in alert else ""
         print_line(f"{alert['severity']:8}  {score}  {place}{what}{verdict}\n        {alert['reason']}")
     if not matches:
+        print_line("no alerts.")
+
+
+def _print_incidents(alerts: list[dict[str, Any]], k: int | None, as_json: bool) -> None:
+    from ridgeline.audit.ledger import show_moment
+    from ridgeline.audit.watch import group_alerts
+
+    groups = group_alerts(alerts)[:k]
+    if as_json:
+        print_json([group.to_json() for group in groups])
+        return
+    for group in groups:
+        times = f"{show_moment(group.first)[:19]}Z to {show_moment(group.last)[:19]}Z"
+        origin = f"{group.origin}  " if group.origin else ""
+        what = describe_event({"subject": None, "actor": None, "attributes": {}, **group.event}) if group.event else ""
+        print_line(f"{group.severity:8}  {group.count:>6}  {times}  {origin}{what}\n        {group.reason}")
+    if not groups:
         print_line("no alerts.")
 
 

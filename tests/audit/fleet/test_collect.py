@@ -131,7 +131,7 @@ def rewrite(tmp_path, count: int, start: int):
 
 @pytest.mark.parametrize(("count", "kind"), [(900, "rewritten"), (700, "rewritten"), (300, "rewritten")])
 def test_a_host_that_rewrites_its_past_is_refused_and_named(tmp_path, fleet, host, count, kind, monkeypatch):
-    monkeypatch.setattr("ridgeline.audit.fleet.forwarder._PATIENCE_S", 0)
+    monkeypatch.setattr("ridgeline.audit.fleet.forwarder._SHORT_LOG_TIMEOUT_S", 0)
     with collecting(fleet, host) as collector:
         forward(tmp_path / "h", collector)
         before = read_entries(fleet / "host1.test+audit", host)
@@ -147,7 +147,7 @@ def test_a_host_that_rewrites_its_past_is_refused_and_named(tmp_path, fleet, hos
 
 
 def test_a_log_that_was_put_back_is_told(tmp_path, fleet, host, monkeypatch):
-    monkeypatch.setattr("ridgeline.audit.fleet.forwarder._PATIENCE_S", 0)
+    monkeypatch.setattr("ridgeline.audit.fleet.forwarder._SHORT_LOG_TIMEOUT_S", 0)
     with collecting(fleet, host) as collector:
         forward(tmp_path / "h", collector)
         rewrite(tmp_path, 300, 0)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ridgeline.audit.ledger.ledger import Ledger
@@ -39,10 +39,10 @@ _QUIET_S = 60.0  # the same alert is recorded once in this time, with the number
 
 
 class FleetAlerts:
-    """Records alerts in the collector's own ledger; several threads may use it."""
+    """Records alerts in the collector's own ledger; several threads may use it. `outlets` get every recorded alert."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
+    def __init__(self, ledger: Ledger, outlets: Sequence[Callable[[dict[str, Any]], None]] = ()) -> None:
+        self._ledger, self._outlets = ledger, outlets
         self._mutex = threading.Lock()
         self._recent: dict[tuple[str, str], tuple[float, int]] = {}  # (kind, origin) → time, how many since then
         self.count = 0
@@ -61,12 +61,18 @@ class FleetAlerts:
         words: dict[str, Any] = {"severity": SEVERITY[kind], "reason": reason, **(evidence or {})}
         if left_out:
             words["repeated"] = left_out
-        self.record(f"{SOURCE}.{kind}", origin, words)
+        index, event = self.record(f"{SOURCE}.{kind}", origin, words)
+        alert = {"entry": index, "severity": SEVERITY[kind], "score": None, "fired": [kind], "reason": reason}
+        for outlet in self._outlets:
+            outlet({**alert, "origin": origin, "event": event})
 
-    def record(self, action: str, subject: str | None, attributes: Mapping[str, Any]) -> None:
+    def record(self, action: str, subject: str | None, attributes: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
+        """Record an event; return its index and itself."""
         event = {"time": time.time_ns(), "source": SOURCE, "action": action, "attributes": dict(attributes)}
-        self._ledger.append([{**event, **({"subject": subject} if subject is not None else {})}])
+        event |= {"subject": subject} if subject is not None else {}
+        receipts = self._ledger.append([event])
         self._ledger.checkpoint()  # readers see what is signed
+        return receipts.first, event
 
 
 def read_silent(ledger: Ledger) -> set[str]:

@@ -80,12 +80,21 @@ class Collector:
 
     name          the name of a new collector, like collector.example/fleet
     silent_after  seconds without a word after which a host is silent; 0: never
+    outlets       called with every alert about a host
     """
 
-    def __init__(self, folder: Path, trusted: Sequence[Verifier], name: str, *, silent_after: float = 0.0) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        trusted: Sequence[Verifier],
+        name: str,
+        *,
+        silent_after: float = 0.0,
+        outlets: Sequence[Callable[[dict[str, Any]], None]] = (),
+    ) -> None:
         self._trusted = {key.name: key for key in trusted}
         self._copies = Copies(folder, trusted, name)
-        self._alerts = FleetAlerts(self._copies.ledger)
+        self._alerts = FleetAlerts(self._copies.ledger, outlets)
         self._silent_after = silent_after
         was_silent, now = read_silent(self._copies.ledger), time.monotonic()
         self._hosts = {
@@ -407,6 +416,7 @@ def collect(
     *,
     silent_after: float = 0.0,
     announce: Callable[[Collector, str], object] = lambda collector, where: None,
+    outlets: Sequence[Callable[[dict[str, Any]], None]] = (),
 ) -> Collector:
     """Run a collector until SIGINT or SIGTERM; `announce` is called with it and its address once it listens."""
 
@@ -416,7 +426,7 @@ def collect(
             loop.add_signal_handler(number, stop.set)
         await collector.run(host, port, lambda where: announce(collector, where), stop)
 
-    collector = Collector(folder, trusted, name, silent_after=silent_after)
+    collector = Collector(folder, trusted, name, silent_after=silent_after, outlets=outlets)
     asyncio.run(run(collector))
     return collector
 

@@ -6,6 +6,7 @@ log.private/
   watch/state.json     position, and the folder of the detector at that position
   watch/detector-N/    the detector after entry N
   watch/status.json    the status of the running watcher, for `audit serve`
+  watch/notices.json   incidents that wait for the end of the quiet hours
   watch/checked.json   how far the rules were evaluated, if events are not scored
   meaning/             the meaning index (meaning.py)
 
@@ -47,6 +48,10 @@ class WatchPaths:
     @property
     def status(self) -> Path:
         return self.watch / "status.json"
+
+    @property
+    def notices(self) -> Path:
+        return self.watch / "notices.json"
 
     def detector(self, position: int) -> Path:
         return self.watch / f"detector-{position}"

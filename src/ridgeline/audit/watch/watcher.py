@@ -25,7 +25,9 @@ from typing import TYPE_CHECKING, Any
 from ridgeline.audit.ledger.layout import LedgerPaths
 from ridgeline.audit.sources.source import Batch, Source
 from ridgeline.audit.watch import internal_events
+from ridgeline.audit.watch.delivery import Failed
 from ridgeline.audit.watch.intake import Intake
+from ridgeline.audit.watch.notify import Notifier
 from ridgeline.audit.watch.redaction import Redaction
 from ridgeline.audit.watch.rules import Rule
 from ridgeline.audit.watch.scheduling import freeze_objects, short_switches
@@ -79,6 +81,7 @@ class Watcher:
     rules      conditions that raise an alert, beside the score
     retry      start a source again that fails; False: it stays down, for input that ends
     notify     called with a sentence if a source is down or works again
+    notifier   makes the notifier that gets every alert, from the function that it calls for notices it gives up
     """
 
     def __init__(
@@ -95,6 +98,7 @@ class Watcher:
         rules: Sequence[Rule] = (),
         retry: bool = True,
         notify: Callable[[str], None] = lambda sentence: None,
+        notifier: Callable[[Failed], Notifier] | None = None,
     ) -> None:
         self._on_status, self._retry, self._print = tick, retry, notify
         names = [source.name for source in sources]
@@ -113,7 +117,9 @@ class Watcher:
             **({"rules": [f"{rule.name} ({rule.severity})" for rule in rules]} if rules else {}),
         }
         self._webhooks = [Webhook(url, self._record_undelivered) for url in map(check_url, webhooks)]
-        self.scorer = Scorer(ledger, self._places, settings, [*outlets, *self._webhooks], start_record, encode, rules)
+        self._notifiers = [notifier(self._record_undelivered)] if notifier is not None else []
+        outlets = [*outlets, *self._webhooks, *self._notifiers]
+        self.scorer = Scorer(ledger, self._places, settings, outlets, start_record, encode, rules)
         self.intake = Intake(ledger, self.scorer.backlog, redaction)
         self.intake.on_failure, self.intake.on_recovery = self._report_log_down, self._report_log_up
         self._down: dict[str, float] = {}  # source → since when (monotonic clock)
@@ -142,6 +148,8 @@ class Watcher:
                 self.scorer.finish(cut=self._stops > 1)
             for webhook in self._webhooks:
                 webhook.close()
+            for each in self._notifiers:
+                each.close()
             self._left = len(self.scorer.backlog) if self._settings.score else 0
             if started:
                 self._record_stop()
@@ -339,12 +347,9 @@ class Watcher:
 
     def _record_undelivered(self, alert: dict[str, Any], why: str) -> None:
         self.undelivered += 1
+        subject = f"entry {alert['entry']}" if alert["entry"] is not None else None
         self.intake.append_internal(
-            [
-                internal_events.make_event(
-                    internal_events.UNDELIVERED, f"entry {alert['entry']}", {"entry": alert["entry"], "why": why}
-                )
-            ]
+            [internal_events.make_event(internal_events.UNDELIVERED, subject, {"entry": alert["entry"], "why": why})]
         )
 
     def _record_stop(self) -> None:

@@ -10,77 +10,45 @@ import hashlib
 import hmac
 import json
 import os
-import queue
-import threading
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from http.client import HTTPException
 from typing import Any
 from urllib.parse import urlsplit
 
+from ridgeline.audit.watch.delivery import DRAIN_S, FIRST_S, Delivery, Failed
 from ridgeline.errors import InputError
 
-CAPACITY = 1_000  # most alerts that wait for one URL
 SECRET = "RIDGELINE_WEBHOOK_SECRET"  # noqa: S105  (the name of the variable)
 _TIMEOUT_S = 10.0
-_FIRST_S, _LONGEST_S = 0.5, 60.0  # seconds between two tries
-_DRAIN_S = 10.0  # seconds for the waiting alerts at the end
-
-Failed = Callable[[dict[str, Any], str], None]
 
 
 class Webhook:
-    """One URL and its thread; calls `failed(alert, reason)` for every alert that it gives up.
+    """One URL and its thread; calls `failed(alert, reason)` for every alert that it gives up."""
 
-    first_s  seconds before the first retry; the pause doubles each time
-    drain_s  seconds that `close` waits for the remaining alerts
-    """
-
-    def __init__(self, url: str, failed: Failed, *, first_s: float = _FIRST_S, drain_s: float = _DRAIN_S) -> None:
-        check_url(url)
-        self._url, self._failed = url, failed
-        self._first_s, self._drain_s = first_s, drain_s
-        self._queue: queue.Queue[dict[str, Any] | None] = queue.Queue(CAPACITY)
-        self._ending = threading.Event()
-        self._until = float("inf")
-        self._open = urllib.request.build_opener(_NoRedirect).open
-        self._thread = threading.Thread(target=self._run, name="audit-webhook", daemon=True)
-        self._thread.start()
+    def __init__(self, url: str, failed: Failed, *, first_s: float = FIRST_S, drain_s: float = DRAIN_S) -> None:
+        self._post = HttpPost(url)
+        self._delivery = Delivery(self._send, failed, first_s=first_s, drain_s=drain_s)
 
     def __call__(self, alert: dict[str, Any]) -> None:
         event = alert["event"]
-        try:
-            self._queue.put_nowait({**alert, "event": {**event, "time": str(event["time"])}})
-        except queue.Full:
-            self._failed(alert, f"{CAPACITY} alerts were waiting already")
+        self._delivery.put({**alert, "event": {**event, "time": str(event["time"])}})
 
     def close(self) -> None:
-        """Deliver the waiting alerts for up to `drain_s` seconds; report the rest as failed."""
-        self._until = time.monotonic() + self._drain_s
-        self._ending.set()
-        self._queue.put(None)
-        self._thread.join()
+        self._delivery.close()
 
-    def _run(self) -> None:
-        while (alert := self._queue.get()) is not None:
-            why = self._deliver(alert)
-            if why:
-                self._failed(alert, why)
+    def _send(self, alert: dict[str, Any]) -> tuple[str, bool]:
+        return self._post(json.dumps(alert).encode())
 
-    def _deliver(self, alert: dict[str, Any]) -> str:
-        """Deliver an alert; return an empty text, or the reason for giving up."""
-        pause = self._first_s
-        while True:
-            why, final = self._post(json.dumps(alert).encode())
-            if not why or final or time.monotonic() + pause > self._until:
-                return why
-            self._ending.wait(pause) if not self._ending.is_set() else time.sleep(pause)
-            pause = min(pause * 2, _LONGEST_S)
 
-    def _post(self, body: bytes) -> tuple[str, bool]:
-        """Send one request; return the reason of a failure (empty: accepted), and whether a retry is useless."""
+class HttpPost:
+    """Posts JSON to one URL; returns the reason of a failure (empty: accepted), and whether a retry is useless."""
+
+    def __init__(self, url: str) -> None:
+        self._url = check_url(url)
+        self._open = urllib.request.build_opener(_NoRedirect).open
+
+    def __call__(self, body: bytes) -> tuple[str, bool]:
         headers = {"content-type": "application/json", "user-agent": "ridgeline-audit"}
         secret = os.environ.get(SECRET)
         if secret:
