@@ -14,8 +14,7 @@ from ridgeline.errors import InputError
 
 if TYPE_CHECKING:
     from ridgeline.audit import Verifier
-    from ridgeline.audit.watch import Notifier
-    from ridgeline.audit.watch.delivery import Failed
+    from ridgeline.audit.watch import Failed, Notifier
 
 Log = Annotated[Path, typer.Argument(metavar="LOG", help="Folder of the ledger.")]
 Key = Annotated[
@@ -61,8 +60,7 @@ def make_notifier(
     targets: list[str] | None, quiet_hours: str | None, repeat_after: float, waiting: Path
 ) -> Callable[[Failed], Notifier] | None:
     """Return what makes the notifier of --notify, --quiet-hours and --repeat-after; None without targets."""
-    from ridgeline.audit.watch import Notifier, QuietHours
-    from ridgeline.audit.watch.notify import make_sender, read_targets
+    from ridgeline.audit.watch import Notifier, QuietHours, check_targets
 
     quiet = QuietHours.parse(quiet_hours) if quiet_hours is not None else None
     if not 0 < repeat_after < float("inf"):
@@ -71,8 +69,7 @@ def make_notifier(
         if quiet is not None:
             raise InputError("--quiet-hours needs targets; give --notify too.")
         return None
-    for target in read_targets(targets):
-        make_sender(target)  # refuse a wrong one at once
+    check_targets(targets)
     return lambda failed: Notifier(targets, failed, repeat_s=repeat_after, quiet=quiet, waiting=waiting)
 
 

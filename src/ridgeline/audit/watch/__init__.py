@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from ridgeline.audit.watch.capacity import HOUR as HOUR
     from ridgeline.audit.watch.capacity import RATES as RATES
     from ridgeline.audit.watch.capacity import forecast as forecast
+    from ridgeline.audit.watch.delivery import Failed as Failed
     from ridgeline.audit.watch.doctor import examine_log as examine_log
     from ridgeline.audit.watch.doctor import examine_machine as examine_machine
     from ridgeline.audit.watch.incidents import group_alerts as group_alerts
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from ridgeline.audit.watch.meaning import open_meaning as open_meaning
     from ridgeline.audit.watch.notify import Notifier as Notifier
     from ridgeline.audit.watch.notify import QuietHours as QuietHours
+    from ridgeline.audit.watch.notify import check_targets as check_targets
     from ridgeline.audit.watch.prometheus import format_metrics as format_metrics
     from ridgeline.audit.watch.redaction import NAMES as NAMES
     from ridgeline.audit.watch.redaction import Redaction as Redaction
@@ -46,13 +48,14 @@ __getattr__, __dir__, __all__ = attach(
     {
         "background": ["BackgroundProcess"],
         "capacity": ["HOUR", "RATES", "forecast"],
+        "delivery": ["Failed"],
         "doctor": ["examine_log", "examine_machine"],
         "incidents": ["group_alerts"],
         "intake": ["Intake"],
         "internal_events": ["make_label_event", "read_alerts", "read_request_keys"],
         "keyed_append": ["KeyedAppend"],
         "meaning": ["Encode", "Hit", "Meaning", "make_encoder", "open_meaning"],
-        "notify": ["Notifier", "QuietHours"],
+        "notify": ["Notifier", "QuietHours", "check_targets"],
         "prometheus": ["format_metrics"],
         "redaction": ["NAMES", "Redaction", "redact"],
         "rules": ["DEFAULT_SEVERITY", "Rule", "make_rule", "read_rules"],

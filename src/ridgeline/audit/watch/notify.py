@@ -229,6 +229,12 @@ def read_targets(targets: Sequence[str]) -> list[str]:
     return result
 
 
+def check_targets(targets: Sequence[str]) -> None:
+    """Raise `InputError` for a target that cannot be used."""
+    for target in read_targets(targets):
+        make_sender(target)
+
+
 def make_sender(target: str) -> Send:
     """Return the function that sends a notice to a target; raise `InputError` if there is no such kind of target."""
     kind = target.partition(":")[0]
