@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ridgeline.bulk.increment import check_unique, find_removed, hash_rows, index_rows, pick_keys
+from ridgeline.bulk.increment import RowHasher, check_unique, find_removed, index_rows, pick_keys
 from ridgeline.bulk.job import (
     Chunk,
     Execution,
@@ -149,7 +149,8 @@ class RowJob:
         if key is None:
             raise InputError("--incremental needs --key, the column that identifies a row.")
         parts = read_manifest_parts(self.target.storage) if self.output is None else {}
-        old = index_rows(self._read_old(parts), key)
+        hasher = RowHasher()
+        old = index_rows(self._read_old(parts), key, hasher)
         names = {number: part.name for number, part in parts.items() if part.name is not None}
         reader = RowReader(self.table)
         reuse, same, rejecting, all_keys = {}, {}, set(), []
@@ -158,7 +159,7 @@ class RowJob:
             batch = reader.read(chunk.spans)
             if batch.rejects:
                 rejecting.add(chunk.number)
-            keys, contents = hash_rows(batch.rows, key)
+            keys, contents = hasher.hash_rows(batch.rows, key)
             all_keys.append(keys)
             sources, rows = old.find(keys, contents)
             changed += int((sources < 0).sum())
@@ -175,7 +176,7 @@ class RowJob:
         gone = find_removed(old, new_keys)
         removed = ()
         if len(gone) and self.output is not None:
-            removed = tuple(pick_keys((rows for _, rows in self._read_old({}, [key])), key, gone))
+            removed = tuple(pick_keys((rows for _, rows in self._read_old({}, [key])), key, gone, hasher))
         return Changes(reuse, same, frozenset(rejecting), len(new_keys) - changed, changed, removed, len(gone))
 
     def _read_old(self, parts: Mapping[int, Part], columns: Sequence[str] = ()) -> Iterator[tuple[int, Any]]:
