@@ -181,7 +181,8 @@ def bench(
     margin: Annotated[
         float | None,
         typer.Option(
-            help="Smaller relative differences are SAME (default: 0.01, --http: 0.03).", rich_help_panel=COMMANDS
+            help="Smaller relative differences are SAME (default: 0.01; --http and your commits: 0.02).",
+            rich_help_panel=COMMANDS,
         ),
     ] = None,
     as_json: Json = False,
@@ -261,8 +262,8 @@ def bench(
             quiet=quiet,
         )
         return
-    from ridgeline.lab.judge import analysis_to_json, list_failures, summarise_paths
-    from ridgeline.lab.race import BenchRequest, Plan, choose_repository, run_benchmark
+    from ridgeline.lab.judge import MARGIN, analysis_to_json, list_failures, summarise_paths
+    from ridgeline.lab.race import SUITE_MARGIN, BenchRequest, Plan, choose_repository, run_benchmark
     from ridgeline.lab.record import RECORDS_FILE
     from ridgeline.lab.report import write_report
     from ridgeline.machine import Placement
@@ -284,6 +285,8 @@ def bench(
         build=build,
         pythons=dict(_parse_interpreter(p) for p in python or ()),
     )
+    if margin is not None and against is None:
+        raise InputError("--margin says which versions are the SAME; add --against COMMIT.")
     if markdown is not None and against is None:
         raise InputError("--markdown is for a race of two versions; add --against COMMIT.")
     if build is not None and against is None:
@@ -293,6 +296,9 @@ def bench(
     repository = choose_repository(request.workloads, repo) if against is not None else None
     if repo is not None:
         request = replace(request, repository=repository)
+    if against is not None:
+        usual = MARGIN if repository is None else SUITE_MARGIN
+        request = replace(request, margin=bench_own.check_margin(margin, usual))
     if build is not None and against is not None and repository is None:
         raise InputError("--build is for your own repository; ridgeline builds its own native module itself.")
     console = stderr()

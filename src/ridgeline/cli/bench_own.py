@@ -130,9 +130,9 @@ def run_http(
 ) -> None:
     """Race HTTP addresses in an open loop."""
     from ridgeline.lab import Case
-    from ridgeline.lab.judge import MARGIN
     from ridgeline.lab.race import (
         DEFAULT_BUDGET_S,
+        HTTP_MARGIN,
         OWN_PLAN,
         HttpOptions,
         choose_turn_s,
@@ -159,7 +159,7 @@ def run_http(
     )
     repeat = shlex.join(["ridgeline", *sys.argv[1:]])
     race = make_http_race(
-        urls, name_contenders([*labels, *urls[len(labels) :]]), options, repeat, check_margin(margin, MARGIN)
+        urls, name_contenders([*labels, *urls[len(labels) :]]), options, repeat, check_margin(margin, HTTP_MARGIN)
     )
     plan = replace(OWN_PLAN, timeout_s=timeout_s, target=0.0)
     finish_own(race, [Case({"rate": rate}, "cpu")], plan, out, budget_s, as_json=as_json, quiet=quiet)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from ridgeline.cli.bench import parse_seconds
+from ridgeline.cli.bench_own import check_margin
 from ridgeline.cli.output import Json, Quiet, print_json, print_line, status, stderr
 from ridgeline.errors import Exit, InputError
 
@@ -26,6 +27,7 @@ def bisect(
     repo: Annotated[
         Path | None, typer.Option("--repo", metavar="DIR", help="The repository (default: that of the suite).")
     ] = None,
+    margin: Annotated[float | None, typer.Option(help="The least slowdown that counts (default: 0.02).")] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -35,7 +37,7 @@ def bisect(
 
     Exit 0: found; 4: the likeliest commit, because a step was not certain; 5: the bad commit is not slower.
     """
-    from ridgeline.lab.race import find_slow_commit, find_suite
+    from ridgeline.lab.race import SUITE_MARGIN, find_slow_commit, find_suite
 
     path = Path(suite)
     if not path.exists():
@@ -50,6 +52,7 @@ def bisect(
             budget_s=parse_seconds(budget, "--budget"),
             timeout_s=parse_seconds(timeout, "--timeout"),
             repository=repo,
+            margin=check_margin(margin, SUITE_MARGIN),
             on_activity=show,
             on_message=(lambda _: None) if quiet else lambda sentence: print_line(sentence, stderr()),
         )

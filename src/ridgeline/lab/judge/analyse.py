@@ -141,7 +141,8 @@ def analyse_record(record: Record) -> list[Row]:
             and assessments[reference].time
         ):
             executions, versions = record.race.get("executions", ()), bool(record.plan.get("versions"))
-            ratio, comparison = verdict.compare_in_race(result, ours, margin, executions, versions)
+            cases = int(record.plan.get("cases") or 1)
+            ratio, comparison = verdict.compare_in_race(result, ours, margin, executions, versions, cases)
         rows.append(Row(record, result, assessments[result.contender], ratio, comparison, limit))
     return rows
 

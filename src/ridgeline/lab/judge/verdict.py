@@ -25,6 +25,7 @@ from ridgeline.lab.judge.stats import Estimate
 from ridgeline.lab.record import ContenderResult, Record
 
 MARGIN = 0.03  # smaller relative differences do not matter
+FALSE_ALARMS = 0.01  # of a run with several cases: the probability of one false FASTER or SLOWER
 NOISY = 0.05  # a time with a wider interval (relative half-width of the median's interval) should not be quoted
 MAX_EXECUTIONS = 1000
 
@@ -111,19 +112,35 @@ def compare_in_race(
     margin: float = MARGIN,
     executions: Sequence[int] = (),
     versions: bool = False,
+    cases: int = 1,
 ) -> tuple[Estimate, Comparison]:
     """Compare two contenders of one race, round by round.
 
     `versions`: they are versions of one code; see `compare_versions`. `executions`: the rounds of each execution.
     """
     them, us = (stats.turn_medians(result.samples_ns, result.samples_per_turn) for result in (peer, ours))
-    return compare_versions(them, us, executions, margin) if versions else _compare_rounds(them, us, margin)
+    return compare_versions(them, us, executions, margin, cases) if versions else _compare_rounds(them, us, margin)
+
+
+def choose_confidence(cases: int) -> float:
+    """Return the confidence of a difference in a run of that many cases: one false alarm ends it with SLOWER.
+
+    >>> choose_confidence(1), choose_confidence(100)
+    (0.999, 0.9999)
+    """
+    return max(stats.HIGH_CONFIDENCE, 1 - FALSE_ALARMS / max(1, cases))
 
 
 def compare_versions(
-    peer: Sequence[float], ours: Sequence[float], executions: Sequence[int], margin: float = MARGIN
+    peer: Sequence[float],
+    ours: Sequence[float],
+    executions: Sequence[int],
+    margin: float = MARGIN,
+    cases: int = 1,
 ) -> tuple[Estimate, Comparison]:
     """Compare two versions of one code. Each execution starts fresh processes, so their ratios are independent.
+
+    `cases`: how many cases the run compares; more cases need more confidence each.
 
     With fewer than MIN_OBSERVATIONS executions the memory layout of one process can look like a difference. The
     rounds can then show SAME, but nothing else.
@@ -131,7 +148,8 @@ def compare_versions(
     if len(executions) >= stats.MIN_OBSERVATIONS:
         ratios = stats.execution_ratios(peer, ours, executions)
         ratio, confident = (
-            stats.mean_execution_ratio(ratios, confidence) for confidence in (stats.CONFIDENCE, stats.HIGH_CONFIDENCE)
+            stats.mean_execution_ratio(ratios, confidence)
+            for confidence in (stats.CONFIDENCE, choose_confidence(cases))
         )
         return ratio, classify_ratio(ratio, confident, margin)
     ratio, comparison = _compare_rounds(peer, ours, margin)
@@ -144,7 +162,7 @@ def is_undecided(peer: Sequence[float], ours: Sequence[float], margin: float = M
     return comparison is Comparison.UNCLEAR and ratio.relative > margin
 
 
-def count_missing_executions(ratios: Sequence[float], margin: float = MARGIN) -> int:
+def count_missing_executions(ratios: Sequence[float], margin: float = MARGIN, cases: int = 1) -> int:
     """Estimate how many more executions make a difference of `margin` certain, from the spread of the ratios so far.
 
     The values of the ratios do not matter: a race that stops when it sees a difference finds differences in noise.
@@ -153,7 +171,8 @@ def count_missing_executions(ratios: Sequence[float], margin: float = MARGIN) ->
         return stats.MIN_OBSERVATIONS - len(ratios)
     deviation, count = statistics.stdev(map(math.log, ratios)), len(ratios)
     limit = math.log1p(margin)
-    while stats.execution_half_width(deviation, count, stats.HIGH_CONFIDENCE) > limit and count < MAX_EXECUTIONS:
+    confidence = choose_confidence(cases)
+    while stats.execution_half_width(deviation, count, confidence) > limit and count < MAX_EXECUTIONS:
         count += 1
     return count - len(ratios)
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ridgeline.lab.race.commands import make_command_race as make_command_race
     from ridgeline.lab.race.contender import read_peaks as read_peaks
     from ridgeline.lab.race.contender import reset_peaks as reset_peaks
+    from ridgeline.lab.race.endpoints import HTTP_MARGIN as HTTP_MARGIN
     from ridgeline.lab.race.endpoints import HttpOptions as HttpOptions
     from ridgeline.lab.race.endpoints import choose_turn_s as choose_turn_s
     from ridgeline.lab.race.endpoints import make_http_race as make_http_race
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from ridgeline.lab.race.own_race import name_contenders as name_contenders
     from ridgeline.lab.race.own_race import race_cases as race_cases
     from ridgeline.lab.race.process import ContenderSpec as ContenderSpec
+    from ridgeline.lab.race.repository import SUITE_MARGIN as SUITE_MARGIN
     from ridgeline.lab.race.repository import choose_repository as choose_repository
     from ridgeline.lab.race.repository import export_versions as export_versions
     from ridgeline.lab.race.request import BenchRequest as BenchRequest
@@ -49,7 +51,7 @@ __getattr__, __dir__, __all__ = attach(
         "bisection": ["BisectResult", "find_slow_commit"],
         "commands": ["CommandOptions", "make_command_race"],
         "contender": ["read_peaks", "reset_peaks"],
-        "endpoints": ["HttpOptions", "choose_turn_s", "make_http_race"],
+        "endpoints": ["HTTP_MARGIN", "HttpOptions", "choose_turn_s", "make_http_race"],
         "functions": ["RaceResult", "race"],
         "loader": ["load_workload"],
         "measure": ["Plan"],
@@ -63,7 +65,7 @@ __getattr__, __dir__, __all__ = attach(
             "race_cases",
         ],
         "process": ["ContenderSpec"],
-        "repository": ["choose_repository", "export_versions"],
+        "repository": ["SUITE_MARGIN", "choose_repository", "export_versions"],
         "suites": ["find_suite"],
         "request": ["BenchRequest", "Point", "list_contenders"],
     },

@@ -81,6 +81,7 @@ def run_benchmark(request: BenchRequest, hooks: ProgressHooks | None = None) -> 
     hooks = hooks or ProgressHooks()
     machine = topology()
     points = plan_points(request, machine, hooks.on_message)
+    request = replace(request, compared_cases=len(points))
     for point in points:
         choose_placements(request.plan.placement, point.case, machine)  # an impossible placement fails before any write
     create_output_folder(request.out)
@@ -223,7 +224,8 @@ def _race_points(
                 )
                 setup_s = clock() - start - race.seconds
                 budget.add_setup(setup_s)
-                yield OpenCase(point, race, execution_s=2 * setup_s), facts  # an execution: preparation, then as long
+                # An execution: preparation, then as long.
+                yield OpenCase(point, race, False, 2 * setup_s, request.margin, request.compared_cases), facts
 
 
 def _make_plan(request: BenchRequest) -> Plan:
@@ -249,7 +251,7 @@ def _make_record(
         placement=tuple(asdict(place) for place in race.task.places),
         machine=machine,
         code=_describe_code(point, request),
-        plan={k: v for k, v in asdict(race.plan).items() if k != "placement"},
+        plan=_describe_plan(race, request),
         race={"rounds": sum(race.executions), "executions": race.executions, "ended": race.ended},
         conditions=race.conditions,
         ceilings=facts.ceilings,
@@ -260,6 +262,13 @@ def _make_record(
         controls=tuple(list_controls(point.workload)),
     )
     return replace(record, ceilings=raise_ceilings(record.ceilings, record))
+
+
+def _describe_plan(race: Race, request: BenchRequest) -> dict[str, Any]:
+    plan = {k: v for k, v in asdict(race.plan).items() if k != "placement"}
+    if request.versions:
+        plan |= {"margin": request.margin, "cases": request.compared_cases}
+    return plan
 
 
 def list_results(race: Race) -> tuple[ContenderResult, ...]:

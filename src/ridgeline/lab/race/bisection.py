@@ -12,18 +12,24 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import InputError, NotComparable
-from ridgeline.lab.judge import MARGIN, Estimate, execution_ratios, mean_execution_ratio
+from ridgeline.lab.judge import Estimate, execution_ratios, mean_execution_ratio
 from ridgeline.lab.race.against import run_git
 from ridgeline.lab.race.loader import load_workload
 from ridgeline.lab.race.measure import Plan, Race, measure_case, repeat_execution
 from ridgeline.lab.race.process import ContenderSpec, ProcessPool
-from ridgeline.lab.race.repository import choose_repository, export_version, find_commit, open_version_folder
+from ridgeline.lab.race.repository import (
+    SUITE_MARGIN,
+    choose_repository,
+    export_version,
+    find_commit,
+    open_version_folder,
+)
 from ridgeline.lab.workload import OURS, Case, Profile
 from ridgeline.machine import Topology, topology
 
@@ -43,6 +49,7 @@ class BisectStep:
     ratio: Estimate  # its time / the time of the good commit
     slow: bool
     certain: bool
+    number: int = 0  # of the commit, from the good one on
 
     def to_json(self) -> dict[str, Any]:
         """Return the step as a dict for JSON."""
@@ -95,19 +102,108 @@ def find_slow_commit(
     budget_s: float = 600.0,
     repository: Path | None = None,
     timeout_s: float = 120.0,
+    margin: float = SUITE_MARGIN,
     on_activity: Report = lambda _: None,
     on_message: Report = lambda _: None,
 ) -> BisectResult:
     """Return the first commit after `good`, up to `bad`, that has the slowdown of `bad`.
 
-    `budget_s` is for the races; exports and builds come on top. Raises InputError for commits that are not in line,
-    and NotComparable if the bad commit is not slower.
+    `budget_s` is for the races; exports and builds come on top. `margin`: the least slowdown that counts. Raises
+    InputError for commits that are not in line, and NotComparable if the bad commit is not slower.
     """
     root = choose_repository([reference], repository)
     if root is None:
         raise InputError("bisect is for your own repository; this one is ridgeline's.")
     commits = list_commits(root, good, bad)
     machine = topology()
+    cases, contender = _load_suite(reference)
+    plan = Plan(timeout_s=timeout_s, versions=True, target=0.0, least_rounds=6, most_rounds=2000)
+    search = Search(reference, plan, machine, budget_s=budget_s, margin=margin, commits=len(commits))
+    with open_version_folder() as folder:
+
+        @contextmanager
+        def export(number: int) -> Iterator[ContenderSpec]:
+            commit = commits[number]
+            spec = export_version(root, commit, [reference], folder / commit[:12], build, on_activity, on_message)
+            yield replace(spec, name=commit[:12], contender=contender)
+
+        with export(0) as fast:
+            with export(len(commits) - 1) as slow:
+                ratios = []
+                for case in cases:
+                    on_activity(f"racing {slow.name} against {fast.name}: {case.label}")
+                    ratios.append((search.compare_ends(case, fast, slow, len(cases)), case))
+            ratio, case = max(ratios, key=lambda pair: pair[0].low)
+            if ratio.low <= 1 or ratio.value <= 1 + margin:
+                raise NotComparable(
+                    f"{commits[-1][:7]} is not slower than {commits[0][:7]}: it takes {ratio.value:.3f} times the time "
+                    f"({ratio.low:.3f} to {ratio.high:.3f}); name other commits, or give more --budget."
+                )
+
+            def report(step: BisectStep, left: int) -> None:
+                on_message(f"{step.commit}: {step.ratio.value:.3f} times the time of {fast.name}; {left} commits left")
+
+            found, steps = search.narrow(case, fast, ratio.value, export, report)
+    steps = [replace(step, commit=commits[step.number]) for step in steps]
+    subject = run_git(root, "log", "-1", "--format=%s", commits[found], failing="git shows no commit")
+    return BisectResult(commits[found], subject, case, ratio, tuple(steps), len(commits) - 1)
+
+
+class Search:
+    """The races of a binary search. Commits are numbers from 0, the good one, to `commits` - 1, the bad one."""
+
+    def __init__(
+        self, reference: str, plan: Plan, machine: Topology, *, budget_s: float, margin: float, commits: int
+    ) -> None:
+        self._reference, self._plan, self._machine = reference, plan, machine
+        self._budget_s, self._margin, self._commits = budget_s, margin, commits
+
+    def compare_ends(self, case: Case, fast: ContenderSpec, slow: ContenderSpec, cases: int) -> Estimate:
+        """Return the ratio of the bad commit's time to that of the good one, for one of several cases."""
+        share = FIRST_SHARE * self._budget_s / cases
+        return self._compare(case, (fast, slow), share, 1.0, FIRST_EXECUTIONS, FIRST_CONFIDENCE)
+
+    def narrow(
+        self,
+        case: Case,
+        fast: ContenderSpec,
+        ratio: float,
+        export: Callable[[int], AbstractContextManager[ContenderSpec]],
+        report: Callable[[BisectStep, int], None] = lambda step, left: None,
+    ) -> tuple[int, list[BisectStep]]:
+        """Return the number of the first commit that has the slowdown `ratio`, and the races that found it."""
+        threshold = math.sqrt(ratio)
+        races = max(1, math.ceil(math.log2(self._commits)))
+        seconds = (1 - FIRST_SHARE) * self._budget_s / races
+        low, high, steps = 0, self._commits - 1, []
+        while high - low > 1:
+            middle = (low + high) // 2
+            with export(middle) as spec:
+                one = self._compare(case, (fast, spec), seconds, threshold, MIN_EXECUTIONS, CONFIDENCE)
+            slow_here = one.value > threshold
+            certain = one.low > threshold or one.high < threshold
+            steps.append(BisectStep(spec.name, one, slow_here, certain, middle))
+            low, high = (low, middle) if slow_here else (middle, high)
+            report(steps[-1], high - low - 1)
+        return high, steps
+
+    def _compare(
+        self,
+        case: Case,
+        specs: Sequence[ContenderSpec],
+        seconds: float,
+        threshold: float,
+        least: int,
+        confidence: float,
+    ) -> Estimate:
+        """Race two commits until the interval leaves the threshold on one side, or the time is over."""
+        return race_commits(
+            self._reference, case, specs, self._plan, self._machine, seconds, threshold, least, confidence
+        )
+
+
+def _load_suite(reference: str) -> tuple[list[Case], str]:
+    """Return the cases of a suite, and the name of the contender whose versions race."""
     workload = load_workload(reference)
     cases = [
         replace(case, device="cpu" if case.device == "any" else case.device) for case in workload.cases(Profile.QUICK)
@@ -115,46 +211,7 @@ def find_slow_commit(
     if not cases:
         raise InputError(f"'{reference}' has no case to race.")
     names = workload.contenders(cases[0])
-    contender = OURS if OURS in names else names[0]
-    plan = Plan(timeout_s=timeout_s, versions=True, target=0.0, least_rounds=6, most_rounds=2000)
-    rounds_needed = max(1, math.ceil(math.log2(len(commits))))
-    with open_version_folder() as folder:
-
-        @contextmanager
-        def export(commit: str) -> Iterator[ContenderSpec]:
-            spec = export_version(root, commit, [reference], folder / commit[:12], build, on_activity, on_message)
-            yield replace(spec, name=commit[:12], contender=contender)
-
-        def race(case: Case, first: ContenderSpec, second: ContenderSpec, seconds: float, threshold: float) -> Estimate:
-            sure = (FIRST_EXECUTIONS, FIRST_CONFIDENCE) if threshold == 1.0 else (MIN_EXECUTIONS, CONFIDENCE)
-            return _compare(reference, case, (first, second), plan, machine, seconds, threshold, *sure)
-
-        with export(commits[0]) as fast:
-            with export(commits[-1]) as slow:
-                share = FIRST_SHARE * budget_s / len(cases)
-                ratios = []
-                for case in cases:
-                    on_activity(f"racing {slow.name} against {fast.name}: {case.label}")
-                    ratios.append((race(case, fast, slow, share, 1.0), case))
-            ratio, case = max(ratios, key=lambda pair: pair[0].low)
-            if ratio.low <= 1 or ratio.value <= 1 + MARGIN:
-                raise NotComparable(
-                    f"{commits[-1][:7]} is not slower than {commits[0][:7]}: it takes {ratio.value:.3f} times the time "
-                    f"({ratio.low:.3f} to {ratio.high:.3f}); name other commits, or give more --budget."
-                )
-            threshold = math.sqrt(ratio.value)
-            low, high, steps = 0, len(commits) - 1, []
-            while high - low > 1:
-                middle = (low + high) // 2
-                with export(commits[middle]) as spec:
-                    on_activity(f"racing {spec.name}, {high - low - 1} commits left")
-                    one = race(case, fast, spec, (1 - FIRST_SHARE) * budget_s / rounds_needed, threshold)
-                slow_here = one.value > threshold
-                steps.append(BisectStep(commits[middle], one, slow_here, one.low > threshold or one.high < threshold))
-                on_message(f"{spec.name}: {one.value:.3f} times the time of {fast.name}")
-                low, high = (low, middle) if slow_here else (middle, high)
-    subject = run_git(root, "log", "-1", "--format=%s", commits[high], failing="git shows no commit")
-    return BisectResult(commits[high], subject, case, ratio, tuple(steps), len(commits) - 1)
+    return cases, OURS if OURS in names else names[0]
 
 
 def list_commits(repository: Path, good: str, bad: str) -> list[str]:
@@ -169,7 +226,7 @@ def list_commits(repository: Path, good: str, bad: str) -> list[str]:
     return [first, *commits]
 
 
-def _compare(
+def race_commits(
     reference: str,
     case: Case,
     specs: Sequence[ContenderSpec],

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from ridgeline.lab.judge import (
+    MARGIN,
     Comparison,
     compare_versions,
     count_missing_executions,
@@ -39,6 +40,8 @@ class OpenCase:
     race: Race
     differs: bool = False  # the rounds were enough for a first comparison, and it was not SAME
     execution_s: float = 0.0  # duration of its last execution; before that an estimate
+    margin: float = MARGIN
+    cases: int = 1  # of the run: more need more confidence each
 
     @property
     def remaining(self) -> tuple[int, int | None]:
@@ -49,12 +52,15 @@ class OpenCase:
         us, executions = ours.turn_medians(), self.race.executions
         pairs = [(lane.turn_medians(), us) for lane in others]
         if not self.differs:
-            if any(is_undecided(*pair) for pair in pairs):
+            if any(is_undecided(*pair, self.margin) for pair in pairs):
                 return 1, sum(executions)
-            self.differs = any(compare_versions(*pair, executions)[1] is not Comparison.SAME for pair in pairs)
+            self.differs = any(
+                compare_versions(*pair, executions, self.margin)[1] is not Comparison.SAME for pair in pairs
+            )
             if not self.differs:
                 return 0, None
-        return max(count_missing_executions(execution_ratios(*pair, executions)) for pair in pairs), None
+        ratios = [execution_ratios(*pair, executions) for pair in pairs]
+        return max(count_missing_executions(each, self.margin, self.cases) for each in ratios), None
 
     def estimate_s(self, rounds: int | None) -> float:
         """Estimate the seconds of its next execution."""

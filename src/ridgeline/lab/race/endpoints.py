@@ -33,6 +33,7 @@ LEAST_TURN_S, MOST_TURN_S = 0.1, 2.0
 STALL = 4.0  # a request that has waited this many times the median is stalled
 LEAST_STALL_S = 0.05
 MAX_CONNECTIONS = 512
+HTTP_MARGIN = 0.02  # two endpoints whose median latencies differ by less are the same
 MAX_ERRORS = 0.01  # share of requests; an endpoint with more is WRONG
 
 

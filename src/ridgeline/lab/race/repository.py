@@ -28,6 +28,7 @@ from ridgeline.lab.race.process import ContenderSpec
 from ridgeline.lab.record import find_own_checkout, find_toplevel
 from ridgeline.lab.workload import OURS, is_path
 
+SUITE_MARGIN = 0.02  # versions of a user's code that differ by less are the same: 3 % must be found
 MAX_UNTRACKED = 20_000  # files of a working tree that git neither tracks nor ignores
 NATIVE_SOURCES = {".c", ".cc", ".cpp", ".cxx", ".cu", ".cuh", ".f", ".f90", ".h", ".hpp", ".pxd", ".pyx", ".rs"}
 MODULES = ("*.so", "*.pyd")

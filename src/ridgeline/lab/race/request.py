@@ -14,6 +14,7 @@ from pathlib import Path
 
 import ridgeline
 from ridgeline.errors import InputError, unknown
+from ridgeline.lab.judge import MARGIN
 from ridgeline.lab.race.budget import LIMITS, LIMITS_AGAINST, TimeLimits
 from ridgeline.lab.race.checkout import Checkout
 from ridgeline.lab.race.loader import load_workload
@@ -56,6 +57,8 @@ class BenchRequest:
     build: str | None = None  # the command of a user that builds a version
     against: str | None = None  # the full hash of the commit in a race of versions
     repository: Path | None = None  # of a user, if --repo names it
+    margin: float = MARGIN  # versions that differ by less are the same
+    compared_cases: int = 1  # how many cases the run has, set by `run_benchmark`
     pythons: Mapping[str, str] = field(default_factory=dict)  # contender -> another interpreter
 
     @property
