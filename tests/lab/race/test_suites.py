@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import json
+import math
+import random
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ridgeline.errors import InputError, NotComparable
 from ridgeline.lab import Profile
-from ridgeline.lab.judge import Estimate
-from ridgeline.lab.race import bisection, export_versions, find_slow_commit, find_suite, load_workload
+from ridgeline.lab.race import (
+    bisection,
+    commit_history,
+    export_versions,
+    find_slow_commit,
+    find_suite,
+    load_workload,
+    measure_history,
+)
+from ridgeline.lab.report import write_commit_history
 from ridgeline.machine import Placement
 
 pytestmark = pytest.mark.skipif(not shutil.which("git"), reason="git is not installed")
@@ -101,28 +113,79 @@ def test_each_version_is_built_in_an_environment_of_its_own(project):
         pass
 
 
-@pytest.mark.parametrize("first_slow", [1, 4, 9])
-def test_bisect_finds_the_first_slow_commit(project, monkeypatch, first_slow):
+def commit_ten(project: Path) -> list[str]:
     git(project, "init", "-q")
     for number in range(10):
         (project / "number").write_text(str(number))
         git(project, "add", "-A")
         git(project, "commit", "-qm", f"Change {number}")
-    commits = git(project, "rev-list", "--reverse", "HEAD").split()
+    return git(project, "rev-list", "--reverse", "HEAD").split()
 
-    def compare(reference, case, specs, *rest):
-        slow = [commits.index(next(c for c in commits if c.startswith(s.name))) >= first_slow for s in specs]
-        value = 1.05 if slow[1] and not slow[0] else 1.0
-        return Estimate(value, value - 0.01, value + 0.01, 6)
 
-    monkeypatch.setattr(bisection, "_compare", compare)
+def draw_races(times: list[float], commits: list[str]):
+    """Return a race of two commits that take these times, with 0.2 % noise between starts."""
+    rng = random.Random(0)
+
+    def race(reference, case, specs, *rest, **more):
+        first, second = (times[commits.index(next(c for c in commits if c.startswith(s.name)))] for s in specs)
+        return [second / first * math.exp(rng.gauss(0, 0.002)) for _ in range(8)]
+
+    return race
+
+
+@pytest.mark.parametrize("first_slow", [1, 4, 9])
+def test_bisect_finds_the_first_slow_commit(project, monkeypatch, first_slow):
+    commits = commit_ten(project)
+    times = [1.05 if number >= first_slow else 1.0 for number in range(10)]
+    monkeypatch.setattr(bisection, "race_commits", draw_races(times, commits))
     found = find_slow_commit(str(find_suite(project)), commits[0], commits[-1])
     assert found.commit == commits[first_slow]
     assert found.subject == f"Change {first_slow}"
     assert found.certain
+    assert {step.commit for step in found.steps} < set(commits)
     assert json.dumps(found.to_json())
     if first_slow < 9:
         with pytest.raises(NotComparable, match="is not slower"):
             find_slow_commit(str(find_suite(project)), commits[first_slow], commits[-1])
     with pytest.raises(InputError, match="is no ancestor"):
         find_slow_commit(str(find_suite(project)), commits[-1], commits[0])
+
+
+def test_a_history_finds_every_step_up_and_down_and_its_commit(project, monkeypatch):
+    commits = commit_ten(project)
+    times = [1.0] * 3 + [1.04] * 4 + [0.97] * 3
+    for module in (bisection, commit_history):
+        monkeypatch.setattr(module, "race_commits", draw_races(times, commits))
+    history = measure_history(str(find_suite(project)), commits[0], commits[-1], points=4)
+    assert len(history.cases) == 5
+    for one in history.cases:
+        assert [point.commit for point in one.points] == [commits[i] for i in (0, 3, 6, 9)]
+        assert [(step.commit, step.subject) for step in one.steps] == [
+            (commits[3], "Change 3"),
+            (commits[7], "Change 7"),
+        ]
+        assert [step.ratio.value for step in one.steps] == pytest.approx([1.04, 0.97 / 1.04], abs=0.01)
+        assert all(step.certain for step in one.steps)
+    page = write_commit_history(history, project / "history.html").read_text()
+    assert "Change 7" in page
+    assert "<svg" in page
+
+
+def test_a_history_of_equal_commits_has_no_step(project, monkeypatch):
+    commits = commit_ten(project)
+    for module in (bisection, commit_history):
+        monkeypatch.setattr(module, "race_commits", draw_races([1.0] * 10, commits))
+    history = measure_history(str(find_suite(project)), commits[0], "HEAD", points=99)
+    assert [len(one.points) for one in history.cases] == [10] * 5
+    assert not any(one.steps for one in history.cases)
+    with pytest.raises(InputError, match="ask for 3 or more"):
+        measure_history(str(find_suite(project)), commits[0], "HEAD", points=2)
+
+
+@given(st.integers(2, 500), st.integers(3, 40))
+def test_a_sample_of_commits_has_both_ends_and_none_twice(commits, points):
+    sample = commit_history.choose_sample(commits, points)
+    assert sample[0] == 0
+    assert sample[-1] == commits - 1
+    assert sample == sorted(set(sample))
+    assert len(sample) == min(commits, points)

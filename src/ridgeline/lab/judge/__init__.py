@@ -106,6 +106,7 @@ if TYPE_CHECKING:
     from ridgeline.lab.judge.verdict import Comparison as Comparison
     from ridgeline.lab.judge.verdict import Validity as Validity
     from ridgeline.lab.judge.verdict import assess as assess
+    from ridgeline.lab.judge.verdict import choose_confidence as choose_confidence
     from ridgeline.lab.judge.verdict import classify_ratio as classify_ratio
     from ridgeline.lab.judge.verdict import compare_versions as compare_versions
     from ridgeline.lab.judge.verdict import count_missing_executions as count_missing_executions
@@ -211,6 +212,7 @@ __getattr__, __dir__, __all__ = attach(
             "NOISY",
             "Validity",
             "assess",
+            "choose_confidence",
             "classify_ratio",
             "compare_versions",
             "count_missing_executions",

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from ridgeline.lab.race.bisection import find_slow_commit as find_slow_commit
     from ridgeline.lab.race.commands import CommandOptions as CommandOptions
     from ridgeline.lab.race.commands import make_command_race as make_command_race
+    from ridgeline.lab.race.commit_history import CaseHistory as CaseHistory
+    from ridgeline.lab.race.commit_history import CommitHistory as CommitHistory
+    from ridgeline.lab.race.commit_history import measure_history as measure_history
     from ridgeline.lab.race.contender import read_peaks as read_peaks
     from ridgeline.lab.race.contender import reset_peaks as reset_peaks
     from ridgeline.lab.race.endpoints import HTTP_MARGIN as HTTP_MARGIN
@@ -49,6 +52,7 @@ __getattr__, __dir__, __all__ = attach(
         "against": ["build_version", "copy_working_tree"],
         "benchmark": ["BenchResult", "ProgressHooks", "create_output_folder", "run_benchmark"],
         "bisection": ["BisectResult", "find_slow_commit"],
+        "commit_history": ["CaseHistory", "CommitHistory", "measure_history"],
         "commands": ["CommandOptions", "make_command_race"],
         "contender": ["read_peaks", "reset_peaks"],
         "endpoints": ["HTTP_MARGIN", "HttpOptions", "choose_turn_s", "make_http_race"],

@@ -21,7 +21,7 @@ from ridgeline.errors import InputError, NotComparable
 from ridgeline.lab.judge import Estimate, execution_ratios, mean_execution_ratio
 from ridgeline.lab.race.against import run_git
 from ridgeline.lab.race.loader import load_workload
-from ridgeline.lab.race.measure import Plan, Race, measure_case, repeat_execution
+from ridgeline.lab.race.measure import Plan, measure_case, repeat_execution
 from ridgeline.lab.race.process import ContenderSpec, ProcessPool
 from ridgeline.lab.race.repository import (
     SUITE_MARGIN,
@@ -47,7 +47,7 @@ class BisectStep:
 
     commit: str
     ratio: Estimate  # its time / the time of the good commit
-    slow: bool
+    slow: bool  # it has the change
     certain: bool
     number: int = 0  # of the commit, from the good one on
 
@@ -116,7 +116,7 @@ def find_slow_commit(
         raise InputError("bisect is for your own repository; this one is ridgeline's.")
     commits = list_commits(root, good, bad)
     machine = topology()
-    cases, contender = _load_suite(reference)
+    cases, contender = load_suite(reference)
     plan = Plan(timeout_s=timeout_s, versions=True, target=0.0, least_rounds=6, most_rounds=2000)
     search = Search(reference, plan, machine, budget_s=budget_s, margin=margin, commits=len(commits))
     with open_version_folder() as folder:
@@ -171,7 +171,7 @@ class Search:
         export: Callable[[int], AbstractContextManager[ContenderSpec]],
         report: Callable[[BisectStep, int], None] = lambda step, left: None,
     ) -> tuple[int, list[BisectStep]]:
-        """Return the number of the first commit that has the slowdown `ratio`, and the races that found it."""
+        """Return the number of the first commit that has the change `ratio`, and the races that found it."""
         threshold = math.sqrt(ratio)
         races = max(1, math.ceil(math.log2(self._commits)))
         seconds = (1 - FIRST_SHARE) * self._budget_s / races
@@ -180,7 +180,7 @@ class Search:
             middle = (low + high) // 2
             with export(middle) as spec:
                 one = self._compare(case, (fast, spec), seconds, threshold, MIN_EXECUTIONS, CONFIDENCE)
-            slow_here = one.value > threshold
+            slow_here = (one.value > threshold) == (ratio > 1)
             certain = one.low > threshold or one.high < threshold
             steps.append(BisectStep(spec.name, one, slow_here, certain, middle))
             low, high = (low, middle) if slow_here else (middle, high)
@@ -197,12 +197,16 @@ class Search:
         confidence: float,
     ) -> Estimate:
         """Race two commits until the interval leaves the threshold on one side, or the time is over."""
-        return race_commits(
-            self._reference, case, specs, self._plan, self._machine, seconds, threshold, least, confidence
-        )
+
+        def is_clear(ratios: Sequence[float]) -> bool:
+            ratio = mean_execution_ratio(ratios, confidence)
+            return len(ratios) >= least and not ratio.low <= threshold <= ratio.high
+
+        ratios = race_commits(self._reference, case, specs, self._plan, self._machine, seconds, is_clear, least=least)
+        return mean_execution_ratio(ratios, confidence)
 
 
-def _load_suite(reference: str) -> tuple[list[Case], str]:
+def load_suite(reference: str) -> tuple[list[Case], str]:
     """Return the cases of a suite, and the name of the contender whose versions race."""
     workload = load_workload(reference)
     cases = [
@@ -233,11 +237,13 @@ def race_commits(
     plan: Plan,
     machine: Topology,
     seconds: float,
-    threshold: float,
-    least: int,
-    confidence: float,
-) -> Estimate:
-    """Race two commits in fresh processes until the interval leaves the threshold on one side, or the time is over."""
+    is_done: Callable[[Sequence[float]], bool],
+    least: int = FIRST_EXECUTIONS,
+) -> list[float]:
+    """Race two commits in fresh processes until `is_done`, or the time is over.
+
+    Return second / first of each start of processes, at least `least` of them.
+    """
     end = time.monotonic() + seconds
     with ProcessPool() as pool:
         result = measure_case(
@@ -249,19 +255,11 @@ def race_commits(
             reason = lane.failure or (lane.check or {}).get("note") or "its check failed"
             raise NotComparable(f"commit {lane.spec.name} cannot be measured: it {reason}.")
     while True:
-        ratio = _estimate(result, confidence)
-        if len(result.executions) >= least and (not ratio.low <= threshold <= ratio.high):
-            return ratio
-        if time.monotonic() > end and len(result.executions) >= least:
-            return ratio
+        first, second = (lane.turn_medians() for lane in result.lanes)
+        ratios = execution_ratios(second, first, result.executions)
+        if len(ratios) >= max(2, least) and (time.monotonic() > end or is_done(ratios)):
+            return ratios
         repeat_execution(result, 6, budget_s=EXECUTION_S)
-        if not all(lane.racing for lane in result.lanes):
-            return ratio
-
-
-def _estimate(result: Race, confidence: float) -> Estimate:
-    first, second = (lane.turn_medians() for lane in result.lanes)
-    ratios = execution_ratios(second, first, result.executions)
-    if len(ratios) < 2:
-        return Estimate(ratios[0], 0.0, math.inf, 1)
-    return mean_execution_ratio(ratios, confidence)
+        for lane in result.lanes:
+            if not lane.racing:
+                raise NotComparable(f"commit {lane.spec.name} cannot be measured: it {lane.failure or 'became wrong'}.")

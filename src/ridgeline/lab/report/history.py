@@ -4,13 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
 from ridgeline.lab.judge import Series
 from ridgeline.store import publish
-from ridgeline.web import Axis, Point, build_page, draw_lines, format_si, read_asset, render_template
+from ridgeline.web import (
+    Axis,
+    Point,
+    build_page,
+    draw_lines,
+    format_si,
+    make_element,
+    read_asset,
+    render_template,
+)
 from ridgeline.web import Series as Line
+
+if TYPE_CHECKING:
+    from ridgeline.lab.race import CaseHistory, CommitHistory
 
 PACKAGE = "ridgeline.lab"
 BADGES = {"STEADY": "good", "FASTER": "good", "SLOWER": "bad", "DRIFTING": "warn", "TOO FEW": ""}
@@ -59,6 +72,49 @@ def describe_series(series: Series) -> list[str]:
     if series.without:
         sentences.append(f"{len(series.without)} more without a valid time")
     return [*sentences, series.basis]
+
+
+def write_commit_history(history: CommitHistory, out: Path) -> Path:
+    """Write a page with a chart and the steps of every case to the file `out`."""
+    parts: list[Markup] = [make_element("h1", f"{history.repository}: {history.commits} commits")]
+    for one in history.cases:
+        parts.append(make_element("h2", one.case.label))
+        points = [
+            Point(
+                i,
+                point.ratio.value,
+                (point.ratio.low, point.ratio.high),
+                title=f"{point.commit[:12]} {point.subject}\n{point.time}",
+            )
+            for i, point in enumerate(one.points, 1)
+        ]
+        parts.append(
+            draw_lines(
+                [Line("commits", points)],
+                title=one.case.label,
+                x=Axis(label="commit of the sample, oldest first"),
+                y=Axis(label="time ÷ that of the first commit", unit="×"),
+                caption="Whiskers are 95 % intervals; less is better.",
+            )
+        )
+        sentences = [make_element("li", text) for text in describe_commit_steps(one)]
+        parts.append(make_element("ul", *sentences) if sentences else make_element("p", "No step."))
+    with publish(out) as temporary:
+        page = build_page(
+            f"History of {history.repository}", Markup("").join(parts), styles=[read_asset("report.css", PACKAGE)]
+        )
+        temporary.write_text(page, encoding="utf-8")
+    return out
+
+
+def describe_commit_steps(one: CaseHistory) -> list[str]:
+    """Return a sentence for each step of a case."""
+    return [
+        f"{step.commit[:12]} {'' if step.certain else '(the likeliest) '}is {abs(step.ratio.value - 1):.1%} "
+        f"{'slower' if step.ratio.value > 1 else 'faster'} "
+        f"[{step.ratio.low:.3f} to {step.ratio.high:.3f} ×]: {step.subject}"
+        for step in one.steps
+    ]
 
 
 def _draw_series(series: Series) -> Markup:
