@@ -271,3 +271,20 @@ def test_add_takes_items_and_ratings_or_none(capsys, model, tmp_path):
         assert code == 2
         assert words in " ".join(err.split())
     assert run(capsys, "recommend", "add", copied)[0] == 2
+
+
+@pytest.mark.slow  # two processes load torch
+def test_two_devices_encode_the_item_texts_together(folder, encoder, model, tmp_path, capsys):
+    words = ("--encoder", encoder, "--device", "cpu,cpu", "--json")
+    code, out, err = run(capsys, "recommend", "fit", folder, "-o", tmp_path / "two", *words)
+    assert code == 0, err
+    assert json.loads(out)["vectors"]["ok"]
+    with Recommender.load(model) as one, Recommender.load(tmp_path / "two") as two:
+        np.testing.assert_allclose(one.vectors, two.vectors, atol=1e-6)
+
+
+def test_a_device_of_several_that_is_not_there_is_named(folder, tmp_path, capsys):
+    code, _, err = run(capsys, "recommend", "fit", folder, "-o", tmp_path / "out", "--device", "cpu,cuda:77")
+    assert code == 2
+    assert "cuda:77" in err
+    assert not (tmp_path / "out").exists()

@@ -176,7 +176,13 @@ def watch(
         bool, typer.Option("--score/--no-score", help="Score events, or record only, without a model.")
     ] = True,
     encoder: Annotated[str, typer.Option(metavar="NAME", help="Encoder model.")] = "all-MiniLM-L6-v2",
-    device: Device = "auto",
+    device: Annotated[
+        str,
+        typer.Option(
+            "--device",
+            help="auto, cpu, cuda, cuda:N; several, as cuda:0,cuda:1 or cuda:all, share batches of 64 events or more.",
+        ),
+    ] = "auto",
     place: Place = True,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -200,7 +206,9 @@ def watch(
     from ridgeline.audit.ledger import finish_forgetting, set_policy
     from ridgeline.audit.sources import Auditd, Http, Otlp, Syslog, is_pattern
     from ridgeline.audit.watch import NAMES, Redaction, Settings, Watcher, format_metrics, read_request_keys
+    from ridgeline.machine import parse_devices
 
+    devices = parse_devices(device)  # raises for one that is not there
     settings = Settings(batch, wait, alert_rate, encoder, device, score=score)
     notifier = make_notifier(
         notify, quiet_hours, repeat_after, log.with_name(f"{log.name}.private") / "watch" / "notices.json"
@@ -230,7 +238,7 @@ def watch(
             "--auditd, --http or --otlp."
         )
     finish_forgetting(log)
-    with stay_near(device, place and score, quiet), Ledger.open(log) as ledger:
+    with stay_near(devices[0], place and score and len(devices) == 1, quiet), Ledger.open(log) as ledger:
         if policy is not None:
             set_policy(ledger, policy)
         outlets: list[Callable[[dict[str, Any]], None]] = [_print_alert_json if as_json else _print_alert]

@@ -18,7 +18,7 @@ from ridgeline.cli.tokens import find_token, refuse_token
 from ridgeline.errors import InputError
 
 if TYPE_CHECKING:
-    from ridgeline.embed import Embedder
+    from ridgeline.embed import Embedder, EmbedderPool
     from ridgeline.recommend import Options, Recommendation, Recommender, ServedModel
 
 TOKEN = "RIDGELINE_RECOMMEND_TOKEN"  # noqa: S105  (the name of the variable)
@@ -40,6 +40,7 @@ Penalty = Annotated[
 ]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Encode every item text again, without the vector cache.")]
 DEFAULT = "all-MiniLM-L6-v2"
+POOL_TEXTS = 512  # item texts of one task, if several devices encode
 METRICS = "recall@20,ndcg@10,ndcg@100,mrr,coverage"
 BASIS_NOTES = {  # what a user without usable likes gets
     "popularity": "this user likes nothing yet, so these are the items that most users like.",
@@ -86,16 +87,24 @@ def fit(
         bool, typer.Option("--text/--no-text", help="Use item texts; without them, ratings alone and no encoder.")
     ] = True,
     fresh: Fresh = False,
-    device: Device = "auto",
+    device: Annotated[
+        str,
+        typer.Option(
+            "--device",
+            help="auto, cpu, cuda, cuda:N; several, as cuda:0,cuda:1 or cuda:all, encode item texts together, and the "
+            "first one solves.",
+        ),
+    ] = "auto",
     place: Place = True,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Fit a model on a folder of ratings; it appears complete or not at all.
 
-    After an interrupted fit, the next one uses the item vectors in the cache.
+    After an interrupted fit, the next one uses the item vectors in the cache (with one device).
     """
     from ridgeline.embed import Embedder
+    from ridgeline.machine import parse_devices
     from ridgeline.recommend import (
         TEMPLATE,
         Recommender,
@@ -116,12 +125,15 @@ def fit(
         _check_folders(out, vectors)
     if penalty is not None:
         Ease(penalty)  # report a wrong λ before reading
+    devices = parse_devices(device)
+    device = devices[0]
     dataset = read(data)
     texts = item_texts(dataset.catalogue, template or TEMPLATE) if text else []  # report a wrong template at once
     with (
-        stay_near(device, place, quiet),
+        stay_near(device, place and len(devices) == 1, quiet),  # the workers of a pool place themselves
         status("fitting") as progress,
         Embedder(encoder, device=device) if text else nullcontext() as embedder,
+        _start_pool(encoder, devices if text else []) as embedders,
     ):
         model = Recommender.fit(
             dataset,
@@ -129,7 +141,13 @@ def fit(
             min_rating=min_rating,
             penalty=penalty,
             template=template or TEMPLATE,
-            encode=None if embedder is None else choose_encode(embedder, fresh, progress),
+            encode=(
+                None
+                if embedder is None
+                else choose_encode(embedder, fresh, progress)
+                if embedders is None
+                else embedders.encode
+            ),
             device=_choose_solver(device),
             progress=progress,
         )
@@ -608,6 +626,15 @@ def _choose_solver(device: str) -> str:
     if device == "cuda" and not gpus:
         raise InputError("there is no GPU here; use --device cpu.")
     return "cuda" if gpus else "cpu"
+
+
+def _start_pool(encoder: str, devices: list[str]) -> EmbedderPool | nullcontext[None]:
+    """Return a worker for each device, or no pool for a single one."""
+    if len(devices) < 2:
+        return nullcontext()
+    from ridgeline.embed import EmbedderPool
+
+    return EmbedderPool(encoder, devices=devices, chunk=POOL_TEXTS)
 
 
 def choose_encode(embedder: Embedder, fresh: bool, progress: Callable[[str], object]) -> Callable[[Sequence[str]], Any]:

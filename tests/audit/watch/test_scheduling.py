@@ -58,6 +58,35 @@ def test_learnt_objects_are_frozen_and_cycles_are_collected_later(monkeypatch):
     assert gc.get_freeze_count() == 0
 
 
+def test_several_devices_share_large_batches_in_order(monkeypatch):
+    class Pool:
+        started: list[list[str]] = []  # noqa: RUF012
+        chunks: list[int] = []  # noqa: RUF012
+
+        def __init__(self, model, devices):
+            self.started.append(devices)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            return None
+
+        def encode_chunks(self, chunks):
+            for chunk in chunks:
+                self.chunks.append(len(chunk))
+                yield np.array([[len(text)] for text in chunk], np.float32)
+
+    fake = SimpleNamespace(device="cpu", encode=lambda texts: np.array([[len(text)] for text in texts], np.float32))
+    monkeypatch.setattr("ridgeline.embed.Embedder", lambda model, device: fake)
+    monkeypatch.setattr("ridgeline.embed.EmbedderPool", Pool)
+    encode = encoders.make_encoder("any", "cpu,cpu")
+    for count in (1, encoders.SHARED_BATCH - 1, encoders.SHARED_BATCH + 1):
+        assert encode(["x" * n for n in range(count)]).ravel().tolist() == list(range(count))
+    assert Pool.started == [["cpu", "cpu"]]
+    assert Pool.chunks == [33, 32], "small batches stay on the first device"
+
+
 @pytest.mark.parametrize("device", ["cpu", "cuda:0"])
 def test_single_and_batch_encoding_give_the_same_vectors(device, monkeypatch):
     calls = {"one": 0, "many": 0}

@@ -17,6 +17,7 @@ files only grow, and `state.json` says how much of them is valid, so a kill duri
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import threading
@@ -39,11 +40,12 @@ from ridgeline.audit.watch.internal_events import is_internal
 from ridgeline.audit.watch.state import WatchPaths
 from ridgeline.audit.watch.word_index import WordIndex
 from ridgeline.errors import InputError, MissingExtra, StoreError, Unverified
+from ridgeline.machine import parse_devices
 from ridgeline.store import get_owner, publish
 
 if TYPE_CHECKING:
     from ridgeline.audit.ledger.ledger import Ledger
-    from ridgeline.embed import Embedder
+    from ridgeline.embed import Embedder, EmbedderPool
 
 Where = Callable[[dict[str, Any]], bool]
 
@@ -54,6 +56,7 @@ Vectors = NDArray[np.float32]
 Encode = Callable[[list[str]], Vectors]
 PART = 1 << 16  # numbers; a part of this size is never moved again
 SMALL_BATCH = 4  # texts
+SHARED_BATCH = 64  # texts, from which several devices share a batch
 WORDS_WEIGHT = 0.3  # of the shared words in the relevance; the meaning has the rest
 CONTRADICTION = 0.5  # factor on the relevance of a template that says the opposite of the query
 
@@ -393,20 +396,33 @@ class Column:
 
 
 def make_encoder(model: str, device: str = "auto") -> Encode:
-    """Return a function texts → float32 [n, dim]; its first call loads the model."""
+    """Return a function texts → float32 [n, dim]; its first call loads the model.
+
+    device  several, like "cuda:0,cuda:1" or "cuda:all", share large batches; the first one encodes small ones alone
+    """
     loaded: list[Embedder] = []
+    pools: list[EmbedderPool] = []
     lock = threading.Lock()
+    devices = parse_devices(device) if "," in device or device == "cuda:all" else [device]
 
     def encode(texts: list[str]) -> Vectors:
         with lock:
             if not loaded:
                 try:
-                    from ridgeline.embed import Embedder
+                    from ridgeline.embed import Embedder, EmbedderPool
 
-                    loaded.append(Embedder(model, device=device))
+                    loaded.append(Embedder(model, device=devices[0]))
                     _warm_up(loaded[0])
+                    if len(devices) > 1:
+                        pools.append(EmbedderPool(model, devices=devices))
+                        pools[0].__enter__()
+                        atexit.register(pools[0].__exit__, None, None, None)
                 except ImportError:
                     raise MissingExtra("finding and scoring events by meaning", "audit") from None
+            if pools and len(texts) >= SHARED_BATCH:
+                size = -(-len(texts) // len(devices))
+                parts = [texts[first : first + size] for first in range(0, len(texts), size)]
+                return np.concatenate(list(pools[0].encode_chunks(parts)))
             return _encode_texts(loaded[0], texts)
 
     return encode

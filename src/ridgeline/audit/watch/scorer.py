@@ -23,7 +23,7 @@ from ridgeline.audit.watch.rules import Rule, find_rules, worst
 from ridgeline.audit.watch.scheduling import ObjectFreezer
 from ridgeline.audit.watch.state import SavedState, WatchPaths, find_state, read_checked, write_checked, write_state
 from ridgeline.errors import InputError, RidgelineError, StoreError
-from ridgeline.machine import now_ns
+from ridgeline.machine import now_ns, parse_devices
 
 if TYPE_CHECKING:
     from ridgeline.audit.anomaly.detector import Detector, Judgement
@@ -148,7 +148,7 @@ class Scorer:
             return False
         from ridgeline.embed import resolve_torch_device
 
-        return str(resolve_torch_device(self._settings.device).type) == "cuda"
+        return str(resolve_torch_device(parse_devices(self._settings.device)[0]).type) == "cuda"
 
     def _record_only(self) -> None:
         """Without scores: evaluate the rules, and discard the backlog, so that memory stays free."""
