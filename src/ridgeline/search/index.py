@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import os
 import threading
+import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -38,6 +40,16 @@ from ridgeline.search.index_files import (
     write_index,
 )
 from ridgeline.search.inputs import as_batch, as_ids, as_matrix, check_shape, is_one_vector, is_tensor
+from ridgeline.search.journal import (
+    Change,
+    IndexJournal,
+    Version,
+    discard_journal,
+    find_version,
+    hold_journal,
+    join_changes,
+    read_changes,
+)
 from ridgeline.search.metric import check_metric
 from ridgeline.search.recall import Curve, choose_settings, measure_curve
 from ridgeline.search.rows import Rows, make_empty_rows, make_row_mask, make_table
@@ -50,6 +62,7 @@ DTYPES = ("auto", "float32", "float16")
 DEPTHS = {"Flat": 1, "SQ8": 2, "PQ": 8}  # the default depth of each codec
 DEFAULT_EF = 64  # of HNSW
 MAX_RESULTS = 2**32  # in one search: 48 GiB
+LOAD_TRIES = 5  # another process may replace the folder while it is read
 MAX_REMOVED_SHARE = 0.25  # a larger share of removed rows is dropped from the engine
 
 
@@ -100,6 +113,10 @@ class Index:
         self._warned: set[str] = set()
         self._nprobe: int | None = None
         self._depth: int | None = None
+        self._journal: IndexJournal | None = None
+        self._version: Version | None = None
+        self._compaction: threading.Thread | None = None
+        self._compaction_lock = threading.Lock()  # one at a time: each drops a part of the journal
 
     @classmethod
     def sharded(cls, devices: Sequence[str], spec: str = "Flat", **settings: Any) -> ShardedIndex:
@@ -110,15 +127,53 @@ class Index:
     def load(
         cls, path: str | os.PathLike[str], verify: bool = False, *, device: str = "cpu", mmap: bool = True
     ) -> Index:
-        """Load a saved index. `verify` compares every file with its checksum and names the one that differs; `mmap`
-        maps the arrays instead of reading them. Raises StoreError if the folder is not a complete index.
+        """Load a saved index, with the changes of its journal (`open`). `verify` compares every file with its checksum
+        and names the one that differs; `mmap` maps the arrays instead of reading them. Raises StoreError if the folder
+        is not a complete index.
         """
-        folder = open_index(path, verify)
-        meta = folder.meta
-        index = cls(meta["spec"], metric=meta["metric"], device=device, dtype=meta["dtype"], model=meta["model"])
-        index._nprobe, index._depth = meta.get("nprobe"), meta.get("depth")
-        index._snapshot = read_snapshot(folder, index._backend, mmap)
+        return cls._load(path, verify, device, mmap)[0]
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], *, device: str = "cpu", mmap: bool = True) -> Index:
+        """Open a saved index for updates that last: `add` and `remove` return once the change would survive `kill -9`.
+
+        Changes go to a journal beside the folder (`path.journal`), and a thread brings the folder up to date when the
+        journal has grown. One process at a time may change an index; others raise Locked until it is closed or ends.
+        """
+        index, last, identity, version = cls._load(path, False, device, mmap)
+        index._journal, index._version = IndexJournal(Path(path), last, identity), version
         return index
+
+    @classmethod
+    def _load(
+        cls, path: str | os.PathLike[str], verify: bool, device: str, mmap: bool
+    ) -> tuple[Index, int, str | None, Version]:
+        """Return (index, number of its last change, identity of its journal, what was read)."""
+        for _ in range(LOAD_TRIES):
+            version = find_version(Path(path))
+            try:
+                folder = open_index(path, verify)
+                meta = folder.meta
+                index = cls(
+                    meta["spec"], metric=meta["metric"], device=device, dtype=meta["dtype"], model=meta["model"]
+                )
+                index._nprobe, index._depth = meta.get("nprobe"), meta.get("depth")
+                index._snapshot = read_snapshot(folder, index._backend, mmap)
+                changes = read_changes(Path(path), meta)
+            except (StoreError, OSError):
+                if version.manifest == find_version(Path(path)).manifest:
+                    raise
+                continue  # the folder was replaced while it was read
+            if changes is None or version.manifest != find_version(Path(path)).manifest:
+                continue
+            for change in join_changes(changes):
+                if change.vectors is None:
+                    index.remove(change.ids)
+                else:
+                    index.add(change.vectors, ids=change.ids, meta=change.meta)
+            last = changes[-1].number if changes else int(meta.get("applied", 0))
+            return index, last, meta.get("journal"), version
+        raise StoreError(f"{path} was replaced {LOAD_TRIES} times while it was read; try again.")
 
     @classmethod
     def from_faiss(cls, source: Any, *, device: str = "cpu", model: str | None = None) -> Index:
@@ -221,6 +276,8 @@ class Index:
         with self._lock:
             if len(self._snapshot.rows.ids.rows):
                 raise InputError(f"the index holds {len(self)} rows and is trained; make a new index to train again.")
+            if self._journal is not None:
+                raise InputError("an index that was opened for updates is trained; make a new index to train again.")
             prepared = self._backend.prepare_vectors(vectors, self.dim, self.metric, "training vectors")
             engine = self._train_engine(prepared, seed)
             truth = make_truth_sample(prepared, seed) if needs_truth_sample(engine.config.spec) else None
@@ -232,6 +289,7 @@ class Index:
         Raises InputError if a vector is not finite, an id is not new, or the columns differ from those of earlier rows.
         """
         with self._lock:
+            self._begin_change()
             snapshot = self._snapshot
             prepared = self._backend.prepare_vectors(vectors, self.dim, self.metric, "vectors")
             if snapshot.engine is None and self._requested_spec is not None and self._requested_spec.trains:
@@ -241,13 +299,21 @@ class Index:
             truth = snapshot.truth
             if truth is not None and len(prepared):
                 truth = truth.append(self._backend, self.metric, prepared, rows.ids.rows[snapshot.rows.count :])
-            self._snapshot = replace(snapshot, rows=rows, engine=engine.append(prepared), truth=truth)
+            changed = replace(snapshot, rows=rows, engine=engine.append(prepared), truth=truth)
+            if self._journal is not None and len(prepared):
+                first = snapshot.rows.count
+                table = None if rows.meta is None else rows.meta.slice(first)
+                values = as_matrix(vectors, self.dim, "vectors")
+                self._journal.append(Change(self._journal.last + 1, rows.ids.rows[first:], values, table))
+            self._snapshot = changed
+        self._compact_if_large()
 
     def remove(self, ids: Any) -> int:
         """Remove rows and return their number. An id that is not in the index is an InputError, and then nothing is
         removed.
         """
         with self._lock:
+            self._begin_change()
             snapshot = self._snapshot
             removed_rows = np.unique(snapshot.rows.find_existing(as_ids(ids), "remove only"))
             if not len(removed_rows):
@@ -255,11 +321,15 @@ class Index:
             if snapshot.truth is not None:
                 snapshot = replace(snapshot, truth=snapshot.truth.remove(snapshot.rows.ids.rows[removed_rows]))
             rows = snapshot.rows.mark_removed(removed_rows)
+            if self._journal is not None:
+                gone = snapshot.rows.ids.rows[removed_rows]
+                self._journal.append(Change(self._journal.last + 1, gone, None, None))
             if rows.count - rows.live > MAX_REMOVED_SHARE * rows.count:
                 self._snapshot = drop_removed_rows(replace(snapshot, rows=rows))
             else:
                 self._snapshot = replace(snapshot, rows=rows)
-            return len(removed_rows)
+        self._compact_if_large()
+        return len(removed_rows)
 
     def search(
         self,
@@ -363,8 +433,33 @@ class Index:
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a folder, in one step: it is complete or absent, and an older one is replaced."""
-        write_index(self._drop_removed(), self.model, path, {"nprobe": self._nprobe, "depth": self._depth})
+        """Write a folder, in one step: it is complete or absent, and an older one is replaced, with its journal."""
+        target = Path(os.path.abspath(path))
+        if self._journal is not None and self._journal.folder == target:
+            with self._lock:
+                self._begin_change()
+            self._wait_for_compaction()
+            self._compact()
+            return
+        with hold_journal(target):
+            self._write(path, {})
+            discard_journal(target)
+
+    def close(self) -> None:
+        """Let other processes change an index that was opened for updates; safe to call twice."""
+        self._wait_for_compaction()
+        with self._lock:
+            if self._journal is not None:
+                self._journal.close()
+                self._version = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def export_faiss(self, path: str | os.PathLike[str]) -> None:
         """Write a file for `faiss.read_index`."""
@@ -374,6 +469,56 @@ class Index:
 
     def __repr__(self) -> str:
         return f"Index('{self.spec}', dim={self.dim}, metric='{self.metric}', device='{self.device}', rows={len(self)})"
+
+    def _write(self, path: str | os.PathLike[str], settings: dict[str, Any]) -> None:
+        defaults = {"nprobe": self._nprobe, "depth": self._depth}
+        write_index(self._drop_removed(), self.model, path, {**defaults, **settings})
+
+    def _begin_change(self) -> None:
+        """Before the first change of an opened index: take its lock, and read what other processes changed."""
+        journal = self._journal
+        if journal is None or journal.locked:
+            return
+        journal.acquire()
+        try:
+            if self._version != find_version(journal.folder):
+                fresh, journal.last, identity, self._version = Index._load(journal.folder, False, self.device, True)
+                journal.identity = identity or ""
+                self._snapshot = fresh._snapshot
+            journal.start()
+        except BaseException:
+            journal.close()
+            raise
+
+    def _compact_if_large(self) -> None:
+        journal, running = self._journal, self._compaction
+        if journal is None or (running is not None and running.is_alive()) or not journal.needs_compaction():
+            return
+        self._compaction = threading.Thread(target=self._compact_in_background, name="ridgeline-compaction")
+        self._compaction.start()
+
+    def _compact_in_background(self) -> None:
+        try:
+            self._compact()
+        except (StoreError, OSError) as error:  # the journal has everything
+            warnings.warn(f"the folder of the index could not be brought up to date: {error}", stacklevel=2)
+
+    def _compact(self) -> None:
+        """Write the folder with all changes so far, and drop these from the journal."""
+        journal = self._journal
+        if journal is None:
+            return
+        with self._compaction_lock:
+            with self._lock:
+                snapshot, offset, last = self._snapshot, journal.size, journal.last
+            settings = {"nprobe": self._nprobe, "depth": self._depth, "journal": journal.identity, "applied": last}
+            write_index(drop_removed_rows(snapshot), self.model, journal.folder, settings)
+            with self._lock:
+                journal.shorten(offset)
+
+    def _wait_for_compaction(self) -> None:
+        if self._compaction is not None:
+            self._compaction.join()
 
     def _get_spec(self) -> Spec:
         engine = self._snapshot.engine
