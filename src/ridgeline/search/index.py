@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -57,6 +57,9 @@ from ridgeline.search.snapshot import Snapshot, add_fast_path, drop_removed_rows
 from ridgeline.search.spec import Spec, check_dimension, choose_spec, parse_spec
 from ridgeline.search.truth import make_truth_sample, needs_truth_sample
 from ridgeline.store import publish_dir
+
+if TYPE_CHECKING:
+    from ridgeline.search.foreign_files import ForeignRows
 
 DTYPES = ("auto", "float32", "float16")
 DEPTHS = {"Flat": 1, "SQ8": 2, "PQ": 8}  # the default depth of each codec
@@ -190,6 +193,32 @@ class Index:
         rows = make_empty_rows().append(len(found.ids), found.ids, None)
         index._snapshot = Snapshot(rows, index._backend.restore_engine(config, found.arrays))
         index._nprobe, index._depth = found.nprobe, found.depth
+        return index
+
+    @classmethod
+    def from_hnswlib(
+        cls, path: str | os.PathLike[str], *, dim: int, metric: str = "cosine", spec: str = "Flat", device: str = "cpu"
+    ) -> Index:
+        """Return an index with the vectors and labels of a file of hnswlib, which holds neither `dim` nor `metric`;
+        its graph is not taken. Elements that are marked as deleted are left out.
+        """
+        from ridgeline.search.foreign_files import read_hnswlib
+
+        return cls._from_rows(read_hnswlib(path, dim, metric), spec, device)
+
+    @classmethod
+    def from_usearch(cls, path: str | os.PathLike[str], *, spec: str = "Flat", device: str = "cpu") -> Index:
+        """Return an index with the vectors and keys of a file of usearch; its graph is not taken."""
+        from ridgeline.search.foreign_files import read_usearch
+
+        return cls._from_rows(read_usearch(path), spec, device)
+
+    @classmethod
+    def _from_rows(cls, rows: ForeignRows, spec: str, device: str) -> Index:
+        index = cls(spec, dim=int(rows.vectors.shape[1]), metric=rows.metric, device=device)
+        if not index.trained:
+            index.train(rows.vectors)
+        index.add(rows.vectors, ids=rows.ids)
         return index
 
     @property
