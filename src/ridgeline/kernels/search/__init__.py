@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from ridgeline.kernels.search.kmeans import group_by_list as group_by_list
     from ridgeline.kernels.search.kmeans import sample_rows as sample_rows
     from ridgeline.kernels.search.kmeans import train_centres as train_centres
+    from ridgeline.kernels.search.maxsim import MAXSIM_PART as MAXSIM_PART
+    from ridgeline.kernels.search.maxsim import score_documents as score_documents
+    from ridgeline.kernels.search.maxsim import score_pairs as score_pairs
     from ridgeline.kernels.search.one_query import can_search_by_sketch as can_search_by_sketch
     from ridgeline.kernels.search.one_query import can_search_one_query as can_search_one_query
     from ridgeline.kernels.search.one_query import can_search_one_query_in_lists as can_search_one_query_in_lists
@@ -41,6 +44,7 @@ __getattr__, __dir__, __all__ = attach(
     {
         "inverted_lists": ["find_nearest_lists"],
         "kmeans": ["assign_centres", "group_by_list", "sample_rows", "train_centres"],
+        "maxsim": ["MAXSIM_PART", "score_documents", "score_pairs"],
         "one_query": [
             "can_search_by_sketch",
             "can_search_one_query",
