@@ -494,11 +494,11 @@ def _read_json(file: Path, words: list[str]) -> Value:
     *selectors, path = words
     try:
         text = file.read_text(encoding="utf-8")
-        objects = (
-            [json.loads(line) for line in text.splitlines() if line.strip()]
-            if file.suffix == ".jsonl"
-            else [json.loads(text)]
-        )
+        if file.suffix == ".jsonl":
+            objects = [json.loads(line) for line in text.splitlines() if line.strip()]
+        else:
+            document = json.loads(text)
+            objects = document if isinstance(document, list) else [document]
     except json.JSONDecodeError as error:
         raise MissingValueError(f"'{file.name}' is no JSON: {error}") from None
     expected = dict(pair.split("=", 1) for word in selectors for pair in word.split(","))
