@@ -1,6 +1,8 @@
 // Python class of collective/. Memory comes as addresses, because the caller has checked the arrays. A call returns a
 // number (0: success); `blamed` is the rank that caused a failure.
 #include <atomic>
+#include <cstring>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -16,6 +18,8 @@
 
 #include "bind.hpp"
 #include "collective/collective.hpp"
+#include "collective/xla_calls.hpp"
+#include "transport/datagram.hpp"
 #include "transport/network.hpp"
 
 namespace nb = nanobind;
@@ -42,6 +46,8 @@ struct Engine {
   GilGuard *gil_guard = nullptr;
 
   template <class Work> int run_call(std::uint64_t bytes, Work work);
+  template <class Work> int run_guarded(Work work);
+  int run_without_gil(const Call &call); // from a thread that does not hold the GIL
 };
 
 struct SharedEngine : Engine {
@@ -55,8 +61,8 @@ struct NetworkEngine : Engine {
   NetworkCollective &network;
 };
 
-// transport, file of the control stream, files of the lanes, files of their memory
-using LinkRow = std::tuple<int, int, std::vector<int>, std::vector<int>>;
+// transport, file of the control stream, files of the lanes, files of their memory, keys of the control stream and the lanes
+using LinkRow = std::tuple<int, int, std::vector<int>, std::vector<int>, std::vector<std::pair<std::uint64_t, std::uint64_t>>>;
 using PeerRow = std::tuple<std::uint64_t, std::uint64_t, std::uint64_t, std::int64_t>;
 
 bool check_signals() {
@@ -105,6 +111,13 @@ template <class Work> int Engine::run_call(std::uint64_t bytes, Work work) {
   // A signal handler runs in the middle of a wait of its own thread, which would never end if it waited for the lock.
   if (caller.load(std::memory_order_relaxed) == PyThreadState_Get()) return int(Fault::nested);
   GilGuard one(*this, bytes);
+  const int code = run_guarded(work);
+  if (code != int(Fault::interrupted)) return code;
+  one.restore_gil();
+  throw nb::python_error();
+}
+
+template <class Work> int Engine::run_guarded(Work work) {
   try {
     work();
     return 0;
@@ -112,15 +125,37 @@ template <class Work> int Engine::run_call(std::uint64_t bytes, Work work) {
     blamed = trouble.rank;
     // After a mismatch all ranks have left the call at the same point, so the communicator stays usable.
     if (trouble.fault != Fault::mismatch && trouble.fault != Fault::failed_before) engine.fail(trouble);
-    if (trouble.fault != Fault::interrupted) return int(trouble.fault);
+    return int(trouble.fault);
   } catch (const std::invalid_argument &) { // thrown before any data moves
     throw;
   } catch (...) {
     engine.fail({Fault::broken, -1});
     throw;
   }
-  one.restore_gil();
-  throw nb::python_error();
+}
+
+int Engine::run_without_gil(const Call &call) {
+  if (engine.is_forked()) return int(Fault::forked);
+  std::lock_guard<std::mutex> lock(one_call);
+  Call one = call;
+  if (one.op == Op::broadcast) { // in place
+    if (one.root == engine.me() && one.count) std::memcpy(one.out, one.in, one.count * size_of(one.type));
+    one.in = one.out;
+  }
+  return run_guarded([&] { engine.run(one); });
+}
+
+// The communicators that XLA programs may call, by number. A compiled program can outlive its communicator.
+struct XlaTarget {
+  nb::object owner; // keeps the engine alive
+  nb::object describe; // (code, op) -> the text of the error
+  Engine *engine;
+  std::int64_t timeout_ns;
+};
+std::mutex xla_targets_lock;
+std::map<std::int64_t, std::shared_ptr<XlaTarget>> &xla_targets() {
+  static auto *const all = new std::map<std::int64_t, std::shared_ptr<XlaTarget>>; // never destroyed: Python is gone by then
+  return *all;
 }
 
 std::int64_t ns(double seconds) { return std::int64_t(std::min(seconds, 1e9) * 1e9); }
@@ -201,6 +236,38 @@ int receive_array(Engine &self, nb::handle array, int from, double timeout) {
 
 } // namespace
 
+std::string run_xla_call(std::int64_t id, Call call) {
+  std::shared_ptr<XlaTarget> target;
+  {
+    std::lock_guard<std::mutex> lock(xla_targets_lock);
+    const auto at = xla_targets().find(id);
+    if (at != xla_targets().end()) target = at->second;
+  }
+  if (!target) return "FabricError: the communicator of this program is closed.";
+  call.timeout_ns = target->timeout_ns;
+  std::string text;
+  int code = 0;
+  try {
+    code = target->engine->run_without_gil(call);
+  } catch (const std::exception &error) {
+    text = error.what();
+  }
+  if (code) {
+    nb::gil_scoped_acquire hold;
+    if (code == int(Fault::interrupted)) PyErr_Clear(); // of the signal: XLA raises an error of its own
+    try {
+      text = nb::cast<std::string>(target->describe(code, int(call.op)));
+    } catch (nb::python_error &error) {
+      text = error.what();
+    }
+  }
+  if (target.use_count() == 1) { // closed during the call
+    nb::gil_scoped_acquire hold;
+    target.reset();
+  }
+  return text;
+}
+
 void bind_collective(nb::module_ &m) {
   m.attr("FABRIC_CONTEXTS") = kContexts;
   m.attr("FABRIC_FRAGMENT_BYTES") = kFragment;
@@ -215,6 +282,29 @@ void bind_collective(nb::module_ &m) {
     loops.reduce(at(to), sources.data(), int(sources.size()), count, Number(type), Combine(how));
   }, "to"_a, "sources"_a, "count"_a, "type"_a, "how"_a, "Run the loops of a reduction on addresses.");
   m.def("shared_stream_bytes", &shared_stream_bytes, "Bytes of the memory of one stream between two ranks of a host.");
+  nb::class_<Stream>(m, "DatagramStream", "A reliable byte stream over UDP, alone: for tests.")
+      .def_static("open", [](int fd, std::uint64_t send_key, std::uint64_t receive_key, std::uint64_t buffer_bytes, double silence) {
+        DatagramOptions options;
+        options.buffer_bytes = buffer_bytes, options.silence_ns = ns(silence);
+        return make_datagram_stream(fd, send_key, receive_key, options, [] {}).release();
+      }, "fd"_a, "send_key"_a, "receive_key"_a, "buffer_bytes"_a = 4 << 20, "silence"_a = 1.5, nb::rv_policy::take_ownership,
+         "fd: a connected UDP socket, which this object closes.")
+      .def("write", [](Stream &self, nb::bytes data) {
+        const iovec piece{const_cast<char *>(data.c_str()), data.size()};
+        return self.write(&piece, 1);
+      }, "data"_a, "Bytes that were taken; -1: the other end has closed.")
+      .def("read", [](Stream &self, std::size_t bytes) -> std::optional<nb::bytes> {
+        std::string data(bytes, 0);
+        const ssize_t got = self.read(data.data(), bytes);
+        if (got < 0) return std::nullopt;
+        return nb::bytes(data.data(), std::size_t(got));
+      }, "bytes"_a, "What has arrived; None: the other end has closed.")
+      .def("is_flushed", &Stream::is_flushed, "Whether all that was written has arrived, or never will.")
+      .def("end", &Stream::end)
+      .def_prop_ro("state", [](Stream &self) -> std::tuple<std::int64_t, std::uint64_t, std::uint64_t> {
+        const StreamState state = self.state();
+        return {state.rtt_ns, state.retransmissions, state.strangers};
+      }, "(round-trip time in ns, retransmissions, packets of strangers).");
   nb::class_<Engine>(m, "RankEngine", "One rank's end of a communicator.")
       .def("all_reduce", &all_reduce_array, "array"_a.none(), "how"_a, "timeout"_a, "In place; −1: this array needs the general path.")
       .def("broadcast", &broadcast_array, "array"_a.none(), "root"_a, "timeout"_a, "As all_reduce.")
@@ -276,12 +366,27 @@ void bind_collective(nb::module_ &m) {
       }, "op"_a, "(calls, bytes, ns) of an operation.")
       .def_prop_ro("waited_ns", [](Engine &self) { return self.engine.waited_ns(); })
       .def_prop_ro("blamed", [](Engine &self) { return self.blamed; });
+  m.def("register_xla", [](std::int64_t id, nb::object owner, nb::object describe, double timeout) {
+    Engine &engine = nb::cast<Engine &>(owner);
+    auto target = std::make_shared<XlaTarget>(XlaTarget{std::move(owner), std::move(describe), &engine, ns(timeout)});
+    std::lock_guard<std::mutex> lock(xla_targets_lock);
+    xla_targets()[id] = std::move(target);
+  }, "id"_a, "engine"_a, "describe"_a, "timeout"_a,
+     "Let XLA programs call this communicator by a number; describe: (code, op) to the text of an error.");
+  m.def("unregister_xla", [](std::int64_t id) {
+    std::shared_ptr<XlaTarget> target; // released after the lock
+    std::lock_guard<std::mutex> lock(xla_targets_lock);
+    const auto at = xla_targets().find(id);
+    if (at != xla_targets().end()) target = at->second, xla_targets().erase(at);
+  }, "id"_a, "Calls of XLA programs with this number fail from now on.");
+  m.def("xla_handler", [] { return nb::capsule(reinterpret_cast<void *>(&ridgeline_xla_call)); },
+        "The handler of XLA's foreign function interface, for jax.ffi.register_ffi_target.");
   nb::class_<SharedEngine, Engine>(m, "Collective", "One rank's end of a communicator over shared memory.")
       .def("__init__",
            [](SharedEngine *self, int fd, int world, int context, std::uint64_t arena_bytes, const std::vector<int> &members, int me,
               const std::vector<int> &pids, const std::vector<int> &pidfds, bool crowded) {
              new (self) SharedEngine{std::make_unique<Collective>(fd, world, context, arena_bytes, members, me, pids, pidfds, crowded)};
-             self->shared.waiter.takes_long = [self] { self->gil_guard->release_gil(); };
+             self->shared.waiter.takes_long = [self] { if (self->gil_guard) self->gil_guard->release_gil(); };
              self->shared.waiter.interrupted = check_signals;
            },
            "fd"_a, "world"_a, "context"_a, "arena_bytes"_a, "members"_a, "me"_a, "pids"_a, "pidfds"_a, "crowded"_a)
@@ -307,18 +412,19 @@ void bind_collective(nb::module_ &m) {
       .def("__init__",
            [](NetworkEngine *self, int me, const std::vector<LinkRow> &rows, std::uint64_t small, bool crowded) {
              std::vector<LinkFiles> files;
-             for (const auto &[transport, control, lanes, memory] : rows) files.push_back({Transport(transport), control, lanes, memory});
+             for (const auto &[transport, control, lanes, memory, keys] : rows)
+               files.push_back({Transport(transport), control, lanes, memory, keys});
              new (self) NetworkEngine{std::make_unique<NetworkCollective>(me, std::move(files), small, crowded)};
-             self->network.takes_long = [self] { self->gil_guard->release_gil(); };
+             self->network.takes_long = [self] { if (self->gil_guard) self->gil_guard->release_gil(); };
              self->network.interrupted = check_signals;
            },
            "me"_a, "links"_a, "small"_a, "crowded"_a,
-           "links: by rank (transport, control stream, lanes, memory of the lanes), all as files, which this object closes.")
-      .def("end", [](NetworkEngine &self) { self.network.end(); }, "Close all streams.")
-      .def("link_state", [](NetworkEngine &self, int rank) -> std::pair<std::int64_t, std::uint64_t> {
+           "links: by rank (transport, control stream, lanes, memory of the lanes), all as files, which this object closes, and keys.")
+      .def("end", [](NetworkEngine &self) { self.network.end(); }, nb::call_guard<nb::gil_scoped_release>(), "Close all streams.")
+      .def("link_state", [](NetworkEngine &self, int rank) -> std::tuple<std::int64_t, std::uint64_t, std::uint64_t> {
         const StreamState state = self.network.state(rank);
-        return {state.rtt_ns, state.retransmissions};
-      }, "rank"_a, "(round-trip time in ns, retransmissions) of the streams to a rank.")
+        return {state.rtt_ns, state.retransmissions, state.strangers};
+      }, "rank"_a, "(round-trip time in ns, retransmissions, packets of strangers) of the streams to a rank.")
       .def("peer_usage", [](NetworkEngine &self, int rank, int op) -> PeerRow {
         const PeerUsage &u = self.network.peer_usage(rank, op);
         return {u.calls, u.sent, u.received, u.ns};

@@ -6,7 +6,10 @@
 
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sched.h>
 #include <unistd.h>
+
+#include "transport/datagram.hpp"
 
 namespace ridgeline {
 namespace {
@@ -29,21 +32,26 @@ Links::Links(int me, std::vector<LinkFiles> files) : me_(me), peers_(files.size(
     LinkFiles &one = files[rank];
     Peer &peer = peers_[rank];
     peer.transport = one.transport;
-    const bool is_tcp = one.transport == Transport::tcp;
-    add(peer.control, rank, make_socket_stream(one.control, is_tcp), true);
+    auto make = [&](int fd, std::size_t number) -> std::unique_ptr<Stream> {
+      if (one.transport == Transport::shm && number) return make_shared_stream(fd, one.memory.at(number - 1), me < rank);
+      if (one.transport != Transport::udp) return make_socket_stream(fd, one.transport == Transport::tcp);
+      DatagramOptions options;
+      if (!number) options.buffer_bytes = 64 << 10;
+      return make_datagram_stream(fd, one.keys.at(number).first, one.keys.at(number).second, options, [this] { wake(); });
+    };
+    add(peer.control, rank, make(one.control, 0), true);
     lanes_ = int(one.lanes.size() / 2);
     for (std::size_t k = 0; k < one.lanes.size(); ++k) {
       peer.lanes.emplace_back();
-      add(peer.lanes.back(), rank,
-          one.transport == Transport::shm ? make_shared_stream(one.lanes[k], one.memory.at(k), me < rank)
-                                          : make_socket_stream(one.lanes[k], is_tcp),
-          false);
+      add(peer.lanes.back(), rank, make(one.lanes[k], k + 1), false);
     }
     for (CallSlot &slot : peer.slots) slot.data.resize(sizeof(CallFrame) + kInline);
   }
 }
 
 Links::~Links() {
+  all_.clear();
+  peers_.clear(); // their threads call wake()
   if (epoll_ >= 0) close(epoll_);
   if (wake_ >= 0) close(wake_);
 }
@@ -52,6 +60,8 @@ void Links::add(std::unique_ptr<Lane> &lane, int rank, std::unique_ptr<Stream> s
   lane = std::make_unique<Lane>();
   lane->stream = std::move(stream);
   lane->rank = rank, lane->is_control = is_control;
+  lane->needs_polling = lane->stream->needs_polling();
+  polls_ = polls_ || lane->needs_polling;
   lane->buffer.resize(is_control ? 1024 : kBuffer);
   epoll_event event{};
   event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
@@ -65,15 +75,28 @@ StreamState Links::state(int rank) const {
   int measured = 0;
   for (const auto &lane : peers_[rank].lanes) {
     const StreamState one = lane->stream->state();
-    sum.retransmissions += one.retransmissions;
+    sum.retransmissions += one.retransmissions, sum.strangers += one.strangers;
     if (one.rtt_ns) sum.rtt_ns += one.rtt_ns, ++measured;
   }
   if (measured) sum.rtt_ns /= measured;
   return sum;
 }
 
-void Links::end() {
+void Links::end(bool lingers) {
+  constexpr std::int64_t kLingerNs = 2'000'000'000;
+  for (const std::int64_t until = monotonic_ns() + (lingers && polls_ ? kLingerNs : 0); monotonic_ns() < until; usleep(200))
+    if (std::all_of(all_.begin(), all_.end(), [](Lane *lane) { return lane->is_write_closed || lane->stream->is_flushed(); })) break;
   for (Lane *lane : all_) lane->stream->end();
+}
+
+void Links::settle() {
+  if (!polls_) return;
+  constexpr std::int64_t kSettleNs = 300'000'000;
+  const std::int64_t until = monotonic_ns() + kSettleNs;
+  for (Lane *lane : all_) {
+    if (lane->is_control || lane->is_write_closed || !lane->needs_polling || !lane->stream->loses()) continue;
+    while (!lane->stream->is_flushed() && monotonic_ns() < until) usleep(100);
+  }
 }
 
 void Links::drop_calls() {
@@ -308,6 +331,8 @@ bool Links::read(Lane &lane) {
 bool Links::move_all() {
   bool moved = false;
   for (Lane *lane : all_) {
+    if (lane->needs_polling && (!lane->queue.empty() || !lane->posted.empty() || lane->target))
+      lane->may_read = !lane->is_closed, lane->may_write = !lane->is_write_closed;
     if (lane->may_write && !lane->queue.empty()) moved |= flush(*lane);
     if (lane->may_read) moved |= read(*lane);
   }
@@ -322,6 +347,7 @@ void Links::wait(std::int64_t ns) {
     const Stream::Ready ready = lane->stream->prepare_wait(!lane->queue.empty() && !lane->may_write);
     if (ready.read && !lane->may_read) lane->may_read = true, can_wait = false;
     if (ready.write && !lane->may_write) lane->may_write = true, can_wait = false;
+    if (lane->needs_polling) ns = std::min(ns, lane->stream->longest_wait_ns());
   }
   epoll_event events[64];
   const int timeout = can_wait ? int(std::max<std::int64_t>(0, (ns + 999'999) / 1'000'000)) : 0;

@@ -59,6 +59,7 @@ struct Lane {
   int rank = -1;
   bool is_control = false;
   bool may_read = true, may_write = true;
+  bool needs_polling = false;
   bool is_closed = false, is_write_closed = false; // by the other rank
   std::vector<char> buffer;
   std::size_t begin = 0, end = 0;
@@ -77,6 +78,7 @@ struct LinkFiles { // of one other rank
   int control = -1;
   std::vector<int> lanes;  // those for calls, then those for messages
   std::vector<int> memory; // of each lane, for shm
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> keys; // of the control stream and each lane, for udp: to send, to receive
 };
 
 class Links {
@@ -107,7 +109,8 @@ public:
   void wait(std::int64_t ns); // for an event
   void send_control(int rank, const Frame &frame, const void *data); // from any thread
   void wake();            // from any thread: ends a wait
-  void end();             // closes all streams
+  void end(bool lingers); // closes all streams; lingers: when what was written has arrived, or after a while
+  void settle();          // waits a short time until what was written has arrived, over paths that lose packets
   void drop_calls();      // forgets what a failed call has posted
 
   std::function<void(int, const FailureFrame &)> on_failure;
@@ -132,6 +135,7 @@ private:
   int me_, lanes_ = 0, epoll_ = -1, wake_ = -1;
   std::vector<Peer> peers_;
   std::vector<Lane *> all_;
+  bool polls_ = false; // some stream needs it
   std::vector<char> trash_;
 };
 

@@ -46,7 +46,7 @@ NetworkCollective::~NetworkCollective() { end(); }
 void NetworkCollective::end() {
   if (has_ended_ || is_forked()) return;
   has_ended_ = true;
-  links_.end();
+  links_.end(!first_failure_.state.load());
 }
 
 void NetworkCollective::record(const FailureFrame &failure) {
@@ -107,6 +107,7 @@ void NetworkCollective::start(Op op, std::uint32_t number, std::int64_t timeout_
 }
 
 void NetworkCollective::finish(const Call &call, std::size_t bytes) {
+  links_.settle(); // this process may end after the call, and no kernel repeats what it sent by UDP
   const std::int64_t ns = monotonic_ns() - start_ns_;
   Usage &u = usage[int(call.op)];
   u.calls++, u.bytes += bytes, u.ns += ns;
@@ -604,6 +605,7 @@ void NetworkCollective::send(const void *from, std::uint64_t bytes, Number type,
       for (int k = 0; k < lanes; ++k) is_closed = is_closed || links_.message_lane(to, k).is_write_closed;
       return std::make_tuple(to, is_closed);
     });
+    links_.settle();
     const std::int64_t ns = monotonic_ns() - start_ns_;
     Usage &u = usage[int(Op::send)];
     u.calls++, u.bytes += bytes, u.ns += ns;

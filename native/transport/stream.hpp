@@ -17,6 +17,7 @@ enum class Transport : int { shm, tcp, udp, ucx };
 struct StreamState {
   std::int64_t rtt_ns = 0;
   std::uint64_t retransmissions = 0;
+  std::uint64_t strangers = 0; // packets that no rank of this job sent
 };
 
 class Stream {
@@ -32,6 +33,11 @@ public:
   virtual Ready prepare_wait(bool /*writes*/) { return {}; }
   virtual void clear_events() {} // called when `fd` had an event
   virtual StreamState state() const { return {}; }
+  // Of streams that this process serves, not the kernel:
+  virtual bool needs_polling() const { return false; } // `fd` does not tell everything, so it is asked more often
+  virtual std::int64_t longest_wait_ns() const { return INT64_MAX; } // before this stream must be asked again
+  virtual bool is_flushed() { return true; } // whether all that was written has arrived, or never will
+  virtual bool loses() const { return false; } // the path has lost something a short time ago
 };
 
 std::unique_ptr<Stream> make_socket_stream(int fd, bool is_tcp);

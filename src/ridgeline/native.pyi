@@ -7,6 +7,7 @@ from typing import Annotated
 
 import numpy
 from numpy.typing import NDArray
+from typing_extensions import CapsuleType
 
 
 def instruction_sets() -> list[str]:
@@ -331,6 +332,28 @@ def reduce_arrays(to: int, sources: Sequence[int], count: int, type: int, how: i
 def shared_stream_bytes() -> int:
     """Bytes of the memory of one stream between two ranks of a host."""
 
+class DatagramStream:
+    """A reliable byte stream over UDP, alone: for tests."""
+
+    @staticmethod
+    def open(fd: int, send_key: int, receive_key: int, buffer_bytes: int = 4194304, silence: float = 1.5) -> DatagramStream:
+        """fd: a connected UDP socket, which this object closes."""
+
+    def write(self, data: bytes) -> int:
+        """Bytes that were taken; -1: the other end has closed."""
+
+    def read(self, bytes: int) -> bytes | None:
+        """What has arrived; None: the other end has closed."""
+
+    def is_flushed(self) -> bool:
+        """Whether all that was written has arrived, or never will."""
+
+    def end(self) -> None: ...
+
+    @property
+    def state(self) -> tuple[int, int, int]:
+        """(round-trip time in ns, retransmissions, packets of strangers)."""
+
 class RankEngine:
     """One rank's end of a communicator."""
 
@@ -397,6 +420,19 @@ class RankEngine:
     @property
     def blamed(self) -> int: ...
 
+def register_xla(id: int, engine: object, describe: object, timeout: float) -> None:
+    """
+    Let XLA programs call this communicator by a number; describe: (code, op) to the text of an error.
+    """
+
+def unregister_xla(id: int) -> None:
+    """Calls of XLA programs with this number fail from now on."""
+
+def xla_handler() -> CapsuleType:
+    """
+    The handler of XLA's foreign function interface, for jax.ffi.register_ffi_target.
+    """
+
 class Collective(RankEngine):
     """One rank's end of a communicator over shared memory."""
 
@@ -453,16 +489,18 @@ class Collective(RankEngine):
 class NetworkCollective(RankEngine):
     """One rank's end of a communicator between hosts."""
 
-    def __init__(self, me: int, links: Sequence[tuple[int, int, Sequence[int], Sequence[int]]], small: int, crowded: bool) -> None:
+    def __init__(self, me: int, links: Sequence[tuple[int, int, Sequence[int], Sequence[int], Sequence[tuple[int, int]]]], small: int, crowded: bool) -> None:
         """
-        links: by rank (transport, control stream, lanes, memory of the lanes), all as files, which this object closes.
+        links: by rank (transport, control stream, lanes, memory of the lanes), all as files, which this object closes, and keys.
         """
 
     def end(self) -> None:
         """Close all streams."""
 
-    def link_state(self, rank: int) -> tuple[int, int]:
-        """(round-trip time in ns, retransmissions) of the streams to a rank."""
+    def link_state(self, rank: int) -> tuple[int, int, int]:
+        """
+        (round-trip time in ns, retransmissions, packets of strangers) of the streams to a rank.
+        """
 
     def peer_usage(self, rank: int, op: int) -> tuple[int, int, int, int]:
         """(calls, bytes sent, bytes received, ns) of an operation with a rank."""

@@ -19,7 +19,7 @@ from ridgeline.errors import InputError
 
 pytestmark = pytest.mark.ranks
 
-TCP = fabric.FabricConfig(transport="tcp")
+TCP, UDP = (fabric.FabricConfig(transport=name) for name in ("tcp", "udp"))
 WITHOUT_NODES = {op: [a for a in names if a != "hierarchical"] for op, names in fabric.ALGORITHMS.items()}
 
 
@@ -27,6 +27,22 @@ WITHOUT_NODES = {op: [a for a in names if a != "hierarchical"] for op, names in 
 def test_collectives_of_several_hosts_equal_numpy(ranks, hosts, streams):
     config = fabric.FabricConfig(streams=streams)
     assert fabric.spawn(ranks_network.find_wrong_results, ranks, args=(7,), hosts=hosts, config=config) == [[]] * ranks
+
+
+def test_collectives_over_udp_equal_numpy():
+    assert fabric.spawn(ranks_network.find_wrong_results, 2, args=(8,), config=UDP, timeout=100) == [[]] * 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("ranks", "streams"), [(3, 2), (5, 1)])
+def test_all_calls_over_udp_equal_numpy(ranks, streams):
+    config = fabric.FabricConfig(transport="udp", streams=streams)
+    algorithms = {op: [None, *names] for op, names in WITHOUT_NODES.items()}
+    counts = [0, 1, 3, 5000, 300_003]
+    assert fabric.spawn(jobs.find_wrong_moves, ranks, args=(counts, algorithms), config=config) == [[]] * ranks
+    assert fabric.spawn(jobs.find_wrong_hurried_calls, ranks, args=(300, ranks), config=config) == [[]] * ranks
+    for seed in range(3):
+        assert fabric.spawn(ranks_network.find_wrong_results, ranks, args=(seed,), config=config) == [[]] * ranks
 
 
 @pytest.mark.slow
@@ -61,8 +77,10 @@ def test_overlapping_arrays_give_what_separate_ones_give_over_tcp():
     assert fabric.spawn(ranks_communicator.find_wrong_overlaps, 3, args=(cases,), config=TCP) == [[]] * 3
 
 
-def test_a_rank_that_is_killed_is_named_by_all_others():
-    results = fabric.spawn(jobs.stop_rank, 3, args=("kill",), on_error="collect", hosts=2, timeout=60)
+@pytest.mark.parametrize("transport", ["tcp", "udp"])
+def test_a_rank_that_is_killed_is_named_by_all_others(transport):
+    config = fabric.FabricConfig(transport=transport)
+    results = fabric.spawn(jobs.stop_rank, 3, args=("kill",), on_error="collect", hosts=2, timeout=60, config=config)
     assert isinstance(results[1], fabric.RankError)
     for rank in (0, 2):
         error, next_error = results[rank]

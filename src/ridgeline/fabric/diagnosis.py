@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -130,6 +131,19 @@ def _check_network(base: Path) -> Iterator[Finding]:
     if base == Path("/"):
         addresses = ", ".join(f"{name} {ip}" for name, ip in list_addresses() if name != "lo" and "%" not in ip)
         yield Finding("transport tcp", True, f"over {addresses}" if addresses else "over loopback only")
+        yield _check_datagrams()
+
+
+def _check_datagrams() -> Finding:
+    """UDP, and whether the kernel cuts and joins its packets (GSO, GRO)."""
+    missing = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as link:
+        for name, option, value in (("GSO", 103, 1200), ("GRO", 104, 1)):
+            try:
+                link.setsockopt(socket.IPPROTO_UDP, option, value)
+            except OSError:
+                missing.append(name)
+    return Finding("transport udp", True, f"without {' and '.join(missing)}: slow" if missing else "with GSO and GRO")
 
 
 def _check_clocks(base: Path) -> Iterator[Finding]:

@@ -70,6 +70,7 @@ class Group:
         self._thread_state = threading.local()  # .in_queue is True on the thread of the queue
         self._algorithms: dict[str, dict[str, int]] = {}
         self._closed = False
+        self._close_hooks: list[Callable[[], None]] = []
         self._owns_listener = context == 0
         # Operations that call the engine directly: there is no choice of algorithm and no call in progress.
         self._trace = Trace(config.trace, world.rank) if config.trace and context == 0 else None
@@ -109,8 +110,13 @@ class Group:
             "wait_share": shares,
             "straggler": slowest,
             "peers": {r: self._describe_peer(r) for r in self._ranks if r != self.rank},
-            "strangers": sum(self._world.list_strangers().values()),
+            "strangers": sum(self._world.list_strangers().values()) + self._count_strange_packets(),
         }
+
+    def _count_strange_packets(self) -> int:
+        if isinstance(self._engine, Collective):
+            return 0
+        return sum(self._engine.link_state(r)[2] for r in self._ranks if r != self.rank)
 
     def _describe_peer(self, rank: int) -> dict[str, Any]:
         """What this rank exchanged with another one (over shared memory, which all ranks read: what it gave)."""
@@ -126,7 +132,7 @@ class Group:
             }
             return row | {"waiting": waited, "retransmissions": 0, "rtt": None, "ops": ops}
         rows = {name: engine.peer_usage(rank, code) for name, code in OP_CODES.items()}
-        rtt_ns, retransmissions = engine.link_state(rank)
+        rtt_ns, retransmissions, _ = engine.link_state(rank)
         return {
             "transport": self._transports[rank],
             "streams": self.config.streams,
@@ -146,6 +152,8 @@ class Group:
         """End the threads; the memory is freed with its last array."""
         if not self._closed:
             self._closed, self._direct_ops = True, frozenset()
+            for hook in self._close_hooks:
+                hook()
             if self._queue is not None:
                 self._queue.shutdown(wait=True)
             if isinstance(self._engine, NetworkCollective):
@@ -154,6 +162,19 @@ class Group:
                 self._trace.close()
             if self._owns_listener and self._world.membership is not None:
                 self._world.membership.listener.close()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
+    def lend_engine(
+        self, register: Callable[[Any, Callable[[int, str], str]], None], forget: Callable[[], None]
+    ) -> None:
+        """Give the engine, and a function that describes its errors, to another caller until `close`, which calls
+        `forget`."""
+        register(self._engine, lambda code, name: self._describe(code, name, None))
+        self._close_hooks.append(forget)
 
     def abort(self) -> None:
         """End this communicator on all ranks: calls in progress and all later ones raise FabricError. Any thread may
@@ -293,16 +314,17 @@ class Group:
         return self._queue
 
     def _raise(self, code: int, name: str, timeout: float | None) -> NoReturn:
-        raise FabricError(
-            describe_failure(
-                self._engine,
-                code,
-                name,
-                self.rank,
-                self._members,
-                self._describe_process,
-                timeout or self.config.timeout,
-            )
+        raise FabricError(self._describe(code, name, timeout))
+
+    def _describe(self, code: int, name: str, timeout: float | None) -> str:
+        return describe_failure(
+            self._engine,
+            code,
+            name,
+            self.rank,
+            self._members,
+            self._describe_process,
+            timeout or self.config.timeout,
         )
 
     def _describe_process(self, rank: int) -> str:

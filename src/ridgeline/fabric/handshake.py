@@ -77,6 +77,13 @@ def prove(secret: bytes, direction: bytes, server_nonce: bytes, client_nonce: by
     return hmac.new(secret, b"\0".join((direction, server_nonce, client_nonce, document)), hashlib.sha256).digest()
 
 
+def derive_keys(secret: bytes, server_nonce: bytes, client_nonce: bytes) -> tuple[int, int]:
+    """The keys of the packets from the client and from the server of a connection."""
+    proofs = (prove(secret, name, server_nonce, client_nonce, b"packets") for name in (b"client", b"server"))
+    client, server = (int.from_bytes(proof[:8], "little") for proof in proofs)
+    return client, server
+
+
 def make_request(secret: bytes, server_nonce: bytes, nonce: bytes, document: Mapping[str, Any]) -> bytes:
     data = json.dumps(document).encode()
     return make_greeting(nonce) + LENGTH.pack(len(data)) + data + prove(secret, b"client", server_nonce, nonce, data)
@@ -137,11 +144,11 @@ class Connection:
 
     def read_answer(self, deadline: float) -> dict[str, Any]:
         """Wait for the answer; raises HandshakeError if the other side refuses, OSError if it goes away."""
-        status, length = ANSWER.unpack(_read(self.socket, ANSWER.size, deadline))
+        status, length = ANSWER.unpack(read_exactly(self.socket, ANSWER.size, deadline))
         if length > MOST_BYTES or status > REFUSED:
             raise HandshakeError(f"{self.peer} does not speak the protocol of fabric.")
-        data = _read(self.socket, length, deadline)
-        proof = _read(self.socket, PROOF_BYTES, deadline)
+        data = read_exactly(self.socket, length, deadline)
+        proof = read_exactly(self.socket, PROOF_BYTES, deadline)
         try:
             document = json.loads(data)
         except ValueError:
@@ -158,7 +165,7 @@ def send_request(
     link: socket.socket, peer: str, secret: bytes, document: Mapping[str, Any], deadline: float
 ) -> Connection:
     """Read the greeting of a server and send a request; raises HandshakeError or OSError."""
-    magic, version, order, server_nonce = GREETING.unpack(_read(link, GREETING.size, deadline))
+    magic, version, order, server_nonce = GREETING.unpack(read_exactly(link, GREETING.size, deadline))
     if magic != MAGIC:
         raise HandshakeError(f"{peer} does not speak the protocol of fabric; is another program there?")
     if version != VERSION:
@@ -173,7 +180,7 @@ def send_request(
     return Connection(link, peer, secret, server_nonce, nonce)
 
 
-def _read(link: socket.socket, count: int, deadline: float) -> bytes:
+def read_exactly(link: socket.socket, count: int, deadline: float) -> bytes:
     data = b""
     while len(data) < count:
         left = deadline - time.monotonic()

@@ -17,7 +17,7 @@ from typing import Any
 
 from ridgeline.errors import FabricError, InputError
 from ridgeline.fabric.communicator import Communicator
-from ridgeline.fabric.config import FabricConfig, read_config
+from ridgeline.fabric.config import OVER_NETWORK, FabricConfig, read_config
 from ridgeline.fabric.handshake import read_secret
 from ridgeline.fabric.hosts import Address, parse_address
 from ridgeline.fabric.membership import join_membership, make_world
@@ -105,7 +105,7 @@ def _make_rank(
     def run(call: Any) -> Any:
         fn, args = call
         world: World | NetworkWorld
-        if hosts > 1 or config.transport == "tcp":
+        if hosts > 1 or config.transport in OVER_NETWORK:
             if hosts > 1:
                 os.environ["RIDGELINE_FABRIC_HOST"] = f"host {number * hosts // ranks}"
             world = _meet(number, ranks, Address(f"@{name}", 0), secret, config, TIMEOUT_S)
@@ -249,8 +249,10 @@ def init(*, config: FabricConfig | None = None, timeout: float = TIMEOUT_S) -> C
     if settings.rendezvous:
         rendezvous = parse_address(settings.rendezvous, "rendezvous")
         comm = Communicator(_meet(rank, size, rendezvous, read_secret(), settings, timeout), settings)
-    elif settings.transport == "tcp":
-        raise InputError("transport tcp needs RIDGELINE_FABRIC_RENDEZVOUS=host:port, where rank 0 listens.")
+    elif settings.transport in OVER_NETWORK:
+        raise InputError(
+            f"transport {settings.transport} needs RIDGELINE_FABRIC_RENDEZVOUS=host:port, where rank 0 listens."
+        )
     else:
         comm = Communicator(_join(name, rank, size, settings, timeout), settings)
     set_current_arena(comm.arena)

@@ -12,6 +12,7 @@ import os
 import secrets
 import selectors
 import socket
+import struct
 import threading
 import time
 from collections import Counter
@@ -28,10 +29,12 @@ from ridgeline.fabric.handshake import (
     Connection,
     HandshakeError,
     Stranger,
+    derive_keys,
     make_answer,
     make_greeting,
     make_refusal,
     parse_request,
+    read_exactly,
     send_request,
 )
 from ridgeline.fabric.hosts import Address, choose_host, describe_bind_error, get_host_identity, parse_ports
@@ -41,8 +44,9 @@ from ridgeline.native import NetworkCollective, shared_stream_bytes
 HANDSHAKE_TIMEOUT_S = 5.0  # for the handshake of one connection
 MOST_CONNECTIONS = 256  # whose handshake is not finished
 RETRY_S = 0.05
-SHM, TCP = "shm", "tcp"
-TRANSPORT_CODES = {SHM: 0, TCP: 1}
+SHM, TCP, UDP = "shm", "tcp", "udp"
+TRANSPORT_CODES = {SHM: 0, TCP: 1, UDP: 2}
+_PORT = struct.Struct("<H")
 # Settings that may differ between ranks
 _OWN_SETTINGS = ("timeout", "arena_bytes", "interface", "ports", "rendezvous", "metrics", "trace")
 
@@ -306,6 +310,19 @@ def _set_options(link: socket.socket) -> None:
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
+# transport, control stream, lanes, memory of the lanes, keys of the control stream and the lanes
+LinkRow = tuple[int, int, list[int], list[int], list[tuple[int, int]]]
+
+
+@dataclass(frozen=True)
+class LinkEnd:
+    """This rank's end of a stream, as files."""
+
+    fd: int
+    memory: int = -1  # of a stream through shared memory
+    keys: tuple[int, int] = (0, 0)  # of a stream over UDP: in its packets from here, and to here
+
+
 @dataclass
 class Membership:
     """What a rank keeps after the ranks have met: their table, where it listens, the secret."""
@@ -324,37 +341,39 @@ class Membership:
     def get_transport(self, rank: int) -> str:
         """How this rank reaches another one."""
         is_near = self.members[rank].host == self.members[self.rank].host
-        return SHM if is_near and self.config.transport in ("auto", SHM) else TCP
+        if is_near and self.config.transport in ("auto", SHM):
+            return SHM
+        return TCP if self.config.transport == "auto" else self.config.transport
 
     @property
     def is_on_one_host(self) -> bool:
         return len({member.host for member in self.members}) == 1
 
-    def connect_links(self, deadline: float) -> list[tuple[int, int, list[int], list[int]]]:
-        """Open the streams to all other ranks: (transport, control, lanes, memory) by rank, as files."""
+    def connect_links(self, deadline: float) -> list[LinkRow]:
+        """Open the streams to all other ranks: (transport, control, lanes, memory, keys) by rank, as files."""
         count = 1 + 2 * self.config.streams
-        files: dict[tuple[int, int], tuple[int, int]] = {}
+        files: dict[tuple[int, int], LinkEnd] = {}
         try:
             for rank in range(self.rank):
                 for number in range(count):
                     files[rank, number] = self._open_link(rank, number, deadline)
             for _ in range((self.size - 1 - self.rank) * count):
-                rank, number, pair = self._take_link(files, deadline)
-                files[rank, number] = pair
+                rank, number, end = self._take_link(files, deadline)
+                files[rank, number] = end
         except BaseException:
-            for pair in files.values():
-                for fd in pair:
+            for end in files.values():
+                for fd in (end.fd, end.memory):
                     if fd >= 0:
                         os.close(fd)
             raise
-        rows: list[tuple[int, int, list[int], list[int]]] = []
+        rows: list[LinkRow] = []
         for rank in range(self.size):
             if rank == self.rank:
-                rows.append((TRANSPORT_CODES[SHM], -1, [], []))
+                rows.append((TRANSPORT_CODES[SHM], -1, [], [], []))
                 continue
-            lanes = [files[rank, number] for number in range(1, count)]
-            code = TRANSPORT_CODES[self.get_transport(rank)]
-            rows.append((code, files[rank, 0][0], [fd for fd, _ in lanes], [memory for _, memory in lanes]))
+            control, *lanes = (files[rank, number] for number in range(count))
+            code, keys = TRANSPORT_CODES[self.get_transport(rank)], [end.keys for end in (control, *lanes)]
+            rows.append((code, control.fd, [end.fd for end in lanes], [end.memory for end in lanes], keys))
         return rows
 
     def choose(self, ranks: Sequence[int], context: int) -> Membership:
@@ -389,13 +408,19 @@ class Membership:
             connection.read_answer(deadline)
         return {rank: connection.socket for rank, connection in connections.items()}, incoming
 
-    def _open_link(self, rank: int, number: int, deadline: float) -> tuple[int, int]:
+    def _open_link(self, rank: int, number: int, deadline: float) -> LinkEnd:
         is_shared, member = self.get_transport(rank) == SHM, self.members[rank]
         address = Address(member.local, 0) if is_shared else parse_member_address(member.address)
         request = {"purpose": "link", "session": self.session, "rank": self.rank, "number": number}
         try:
             connection = connect(address, self.secret, request, deadline)
-            connection.read_answer(deadline)
+            answer = connection.read_answer(deadline)
+            if self.get_transport(rank) == UDP:
+                link = self._open_datagrams(connection.socket)
+                connection.socket.sendall(_PORT.pack(link.getsockname()[1]))
+                _connect_datagrams(link, connection.socket, int(answer["port"]))
+                connection.socket.close()
+                return LinkEnd(_detach(link), keys=derive_keys(self.secret, connection.server_nonce, connection.nonce))
         except HandshakeError:
             raise
         except (FabricError, OSError) as error:
@@ -406,11 +431,9 @@ class Membership:
             memory = os.memfd_create("ridgeline-stream", os.MFD_CLOEXEC)
             os.ftruncate(memory, shared_stream_bytes())
             socket.send_fds(connection.socket, [b"m"], [memory])
-        return _detach(connection.socket), memory
+        return LinkEnd(_detach(connection.socket), memory)
 
-    def _take_link(
-        self, files: Mapping[tuple[int, int], tuple[int, int]], deadline: float
-    ) -> tuple[int, int, tuple[int, int]]:
+    def _take_link(self, files: Mapping[tuple[int, int], LinkEnd], deadline: float) -> tuple[int, int, LinkEnd]:
         arrival = self.listener.take(
             lambda r: r.get("purpose") == "link" and r.get("session") == self.session, deadline
         )
@@ -423,6 +446,8 @@ class Membership:
         if not isinstance(rank, int) or not isinstance(number, int) or (rank, number) in files:
             arrival.refuse("this connection was made before.")
             raise FabricError(f"rank {self.rank}: rank {rank!r} connected twice.")
+        if self.get_transport(rank) == UDP:
+            return rank, number, self._answer_datagrams(arrival, deadline)
         arrival.answer({})
         _set_options(arrival.socket)
         memory = -1
@@ -432,12 +457,48 @@ class Membership:
             if not fds:
                 raise FabricError(f"rank {self.rank}: rank {rank} died while it connected.")
             memory = fds[0]
-        return rank, number, (_detach(arrival.socket), memory)
+        return rank, number, LinkEnd(_detach(arrival.socket), memory)
+
+    def _open_datagrams(self, connection: socket.socket) -> socket.socket:
+        """A UDP socket on the address of a connection, on a port of those that are allowed."""
+        ports = parse_ports(self.config.ports)
+        for port in ports:
+            link = socket.socket(connection.family, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+            host, _, *scope = connection.getsockname()
+            try:
+                link.bind((host, port, *scope))
+            except OSError as error:
+                link.close()
+                if port == ports[-1]:
+                    text = describe_bind_error(error, Address(host, port))
+                    raise InputError(text if len(ports) == 1 else f"no port of {ports} is free: {text}") from None
+                continue
+            return link
+        raise AssertionError  # a range of ports is not empty
+
+    def _answer_datagrams(self, arrival: Arrival, deadline: float) -> LinkEnd:
+        link = self._open_datagrams(arrival.socket)
+        arrival.answer({"port": link.getsockname()[1]})
+        try:
+            data = read_exactly(arrival.socket, _PORT.size, deadline)
+        except OSError as error:
+            link.close()
+            text = f"rank {self.rank}: rank {arrival.request['rank']} ended while it connected ({error})."
+            raise FabricError(text) from None
+        _connect_datagrams(link, arrival.socket, _PORT.unpack(data)[0])
+        arrival.socket.close()
+        client_key, server_key = derive_keys(self.secret, arrival.server_nonce, arrival.nonce)
+        return LinkEnd(_detach(link), keys=(server_key, client_key))
 
 
 def parse_member_address(text: str) -> Address:
     host, _, port = text.rpartition(":")
     return Address(host.strip("[]"), int(port))
+
+
+def _connect_datagrams(link: socket.socket, connection: socket.socket, port: int) -> None:
+    host, _, *scope = connection.getpeername()
+    link.connect((host, port, *scope))
 
 
 def _detach(link: socket.socket) -> int:

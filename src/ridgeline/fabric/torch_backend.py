@@ -42,7 +42,7 @@ except ImportError as error:
 from ridgeline.errors import FabricError, InputError, RidgelineError
 from ridgeline.fabric.arrays import TYPES, check_written
 from ridgeline.fabric.communicator import Communicator
-from ridgeline.fabric.config import FabricConfig, read_config
+from ridgeline.fabric.config import OVER_NETWORK, FabricConfig, read_config
 from ridgeline.fabric.handshake import read_secret
 from ridgeline.fabric.hosts import Address, choose_host, get_host_identity, parse_address, parse_ports
 from ridgeline.fabric.network_rendezvous import Listener, Membership, NetworkWorld, meet
@@ -836,7 +836,7 @@ def _create(store: Any, rank: int, size: int, timeout: timedelta) -> RidgelineGr
     store.set(f"ridgeline-host-{rank}", get_host_identity())
     hosts = {store.get(f"ridgeline-host-{r}") for r in range(size)}
     arena, make_membership, name = None, None, ""
-    if len(hosts) > 1 or config.transport == "tcp":
+    if len(hosts) > 1 or config.transport in OVER_NETWORK:
         make_membership = partial(_meet_by_store, store, rank, size, config, min(seconds, TIMEOUT_S))
     elif rank == 0:
         name, arena = f"ridgeline-fabric-{secrets.token_hex(16)}", choose_arena_bytes(config.arena_bytes)
