@@ -16,6 +16,7 @@ from tests.trajectory.camera_recordings import DEPTH, FRONT, JOINTS, WRIST, read
 
 from ridgeline.errors import InputError
 from ridgeline.trajectory import ConversionSettings, TrajectoryDataset, convert_many
+from ridgeline.trajectory.readers.lerobot import BOOKKEEPING
 
 KEY, SECOND = "observation.images.front", "observation.images.wrist"
 DELTAS = {KEY: [-1 / 30, 0.0], "observation.state": [-2 / 30, 0.0, 1 / 30]}
@@ -168,3 +169,59 @@ def test_the_videos_of_a_dataset_are_cameras_of_another_conversion(root: Path, t
     numbers = [read_number(dataset[i]["observation.images.eye"].numpy()) for i in range(len(dataset))]
     assert numbers == [*range(0, 30, 2), *range(0, 15, 2)]
     assert dataset[len(dataset) - 1]["task"] == "task 1"
+
+
+def test_a_batch_and_prefetched_items_are_the_items_one_by_one(root: Path):
+    dataset = TrajectoryDataset(root, delta_timestamps={KEY: [-1 / 30, 0.0], "observation.state": [0.0]})
+    order = [29, 3, 3, 40, 0, 7]
+    single = [dataset[i] for i in order]
+    for together in (dataset.__getitems__(order), list(dataset.prefetch(order, threads=2, ahead=2))):
+        assert len(together) == len(single)
+        for one, other in zip(single, together, strict=True):
+            assert one.keys() == other.keys()
+            assert all(torch.equal(one[k], other[k]) for k in one if k != "task")
+    assert sum(1 for _ in dataset.prefetch()) == len(dataset)
+    with pytest.raises(InputError, match="at least 1"):
+        next(iter(dataset.prefetch(threads=0)))
+    with pytest.raises(IndexError):
+        list(dataset.prefetch([len(dataset)]))
+
+
+def test_decoders_that_are_not_there_are_told(root: Path):
+    with pytest.raises(InputError, match="did you mean 'pyav'"):
+        TrajectoryDataset(root, delta_timestamps={}, decoder="pyaw")
+    with pytest.raises(InputError, match="PyAV decodes on the CPU"):
+        TrajectoryDataset(root, delta_timestamps={}, decoder="pyav", device="cuda")
+
+
+def test_torchcodec_gives_the_same_frames(root: Path):
+    pytest.importorskip("torchcodec.decoders", exc_type=Exception, reason="TorchCodec or FFmpeg is missing")
+    both = [TrajectoryDataset(root, delta_timestamps={KEY: [-1 / 30, 0.0]}, decoder=d) for d in ("pyav", "torchcodec")]
+    for index in (0, 17, 44, 3):
+        one, other = (dataset[index][KEY] for dataset in both)
+        assert one.shape == other.shape
+        assert (one - other).abs().max() <= 2.5 / 255
+
+
+def test_stored_images_of_a_dataset_are_items(tmp_path: Path):
+    import pyarrow as arrow
+    import pyarrow.parquet as parquet
+
+    (tmp_path / "meta").mkdir()
+    (tmp_path / "data").mkdir()
+    features = {
+        "observation.image": {"dtype": "image", "shape": [64, 96, 3], "names": ["height", "width", "channel"]},
+        **{n: {"dtype": "int64", "shape": [1], "names": None} for n in BOOKKEEPING if n != "timestamp"},
+        "timestamp": {"dtype": "float32", "shape": [1], "names": None},
+    }
+    about = {"codebase_version": "v3.0", "fps": 10, "features": features}
+    (tmp_path / "meta/info.json").write_text(json.dumps(about))
+    frame = np.arange(5)
+    pictures = [{"bytes": cams.encode(cams.draw(i), "png", "rgb24"), "path": None} for i in range(5)]
+    columns = {n: frame if n in ("frame_index", "index") else np.zeros(5, np.int64) for n in BOOKKEEPING}
+    rows = {**columns, "timestamp": (frame / 10).astype(np.float32), "observation.image": pictures}
+    parquet.write_table(arrow.table(rows), tmp_path / "data/file.parquet", row_group_size=2)
+    dataset = TrajectoryDataset(tmp_path, delta_timestamps={"observation.image": [-0.1, 0.0]})
+    shown = [[read_number(p.numpy()) for p in dataset[i]["observation.image"]] for i in (3, 0)]
+    assert shown == [[2, 3], [0, 0]]
+    assert dataset[0]["observation.image_is_pad"].tolist() == [True, False]

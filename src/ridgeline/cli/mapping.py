@@ -88,7 +88,7 @@ def _parse(path: Path) -> Mapping[str, Any]:
 
 def _parse_yaml(text: str) -> Any:
     try:
-        import yaml  # type: ignore[import-untyped]
+        import yaml
     except ImportError:
         raise InputError("YAML mappings need PyYAML: pip install pyyaml; TOML and JSON need nothing.") from None
     try:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -64,7 +64,8 @@ class TrajectoryDataset:
     With `delta_timestamps` the source is a LeRobot folder, and an item is a dict as LeRobot's own loader gives it: one
     frame of every camera (float32 [C, H, W] in 0 … 1; `images="uint8"`: 0 … 255), the numbers, and `task`. A feature in
     `delta_timestamps` has its values at these offsets in seconds, [T, …], with `FEATURE_is_pad` [T]. Frames are decoded
-    when needed.
+    when needed, by `decoder` (auto: TorchCodec where it is installed, else PyAV); with `device="cuda"` TorchCodec
+    decodes on the GPU. `prefetch` decodes ahead in threads; workers of a DataLoader need no more.
 
     The first recording decides the columns; a recording that lacks a column raises InputError. A file is read when an
     item of it is requested. With windows, or if the format can hold several episodes, every file is also read once at
@@ -89,6 +90,8 @@ class TrajectoryDataset:
         memory: int = CACHE_BYTES,
         delta_timestamps: Mapping[str, Sequence[float]] | None = None,
         images: str = "float32",
+        decoder: str = "auto",
+        device: str = "cpu",
     ) -> None:
         self._frames: FrameDataset | None = None
         self._files: list[Path] = []
@@ -99,7 +102,7 @@ class TrajectoryDataset:
                 raise InputError("delta_timestamps needs one LeRobot folder; give its path.")
             if window is not None or topics is not None:
                 raise InputError("delta_timestamps chooses frames by itself; leave window= and topics= out.")
-            self._frames = FrameDataset(source, delta_timestamps, images)
+            self._frames = FrameDataset(source, delta_timestamps, images, decoder, device)
             self._files = [Path(source)]
             return
         if span not in SPANS:
@@ -135,6 +138,16 @@ class TrajectoryDataset:
         if self._window is None:
             return Sample(episode.layout, episode.times, episode.values, episode.origin.with_index(index))
         return cut_window(episode, index, start, self._window)
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        """Return the items of a batch; DataLoader uses this, so that each video is decoded in order."""
+        return [self[i] for i in indices] if self._frames is None else self._frames.__getitems__(indices)
+
+    def prefetch(self, order: Iterable[int] | None = None, *, threads: int = 2, ahead: int = 16) -> Iterator[Any]:
+        """Iterate over items in the given order (default: all), decoded ahead by threads; needs delta_timestamps."""
+        if self._frames is None:
+            raise InputError("prefetch decodes frames; give delta_timestamps= to TrajectoryDataset.")
+        return self._frames.prefetch(range(len(self)) if order is None else order, threads=threads, ahead=ahead)
 
     @property
     def names(self) -> tuple[str, ...]:

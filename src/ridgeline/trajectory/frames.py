@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,49 @@ from typing import Any
 import numpy as np
 
 from ridgeline.errors import InputError, MissingExtra, unknown
-from ridgeline.trajectory.readers.lerobot import BOOKKEEPING, GRID_S, INFO, find_videos, read_tasks
+from ridgeline.trajectory.cameras import Camera
+from ridgeline.trajectory.media import PictureDecoder
+from ridgeline.trajectory.pictures import import_av
+from ridgeline.trajectory.readers.lerobot import (
+    BOOKKEEPING,
+    GRID_S,
+    INFO,
+    find_videos,
+    read_stored_image,
+    read_tasks,
+)
+from ridgeline.trajectory.readers.streams import describe_error
 from ridgeline.trajectory.stream import Array
-from ridgeline.trajectory.videos import IMAGES, VideoReader
+from ridgeline.trajectory.videos import IMAGES, TorchCodecReader, VideoReader, choose_decoder, open_video, to_rgb
 
 OPEN_VIDEOS = 16  # files that a process keeps open
+
+
+class _Local(threading.local):
+    """What a thread has open: a decoder cannot serve two threads."""
+
+    def __init__(self) -> None:
+        self.files: OrderedDict[Path, VideoReader | TorchCodecReader] = OrderedDict()
+        self.busy = False  # other threads decode as well, so this one needs no pool
+        self._pool: ThreadPoolExecutor | None = None
+        self._process = os.getpid()
+
+    def __reduce__(self) -> tuple[type[_Local], tuple[()]]:
+        return _Local, ()  # another process opens its own files
+
+    def mark_busy(self) -> None:
+        self.busy = True
+
+    def forget_parent(self) -> None:
+        """Drop the files after a fork: they belong to the parent."""
+        if self._process != os.getpid():
+            self.files, self._pool, self._process = OrderedDict(), None, os.getpid()
+
+    def get_pool(self) -> ThreadPoolExecutor | None:
+        """Return threads for several cameras of one item."""
+        if self._pool is None and not self.busy:
+            self._pool = ThreadPoolExecutor(min(4, os.cpu_count() or 1))
+        return self._pool
 
 
 @dataclass(frozen=True)
@@ -41,10 +80,17 @@ class FrameDataset:
     delta_timestamps  {feature: [seconds]}: values at these offsets from the frame, with `FEATURE_is_pad` where an
                       offset leaves the episode
     images            float32 (0 … 1) or uint8 (0 … 255), both [C, H, W]
+    decoder           torchcodec, pyav, or auto: TorchCodec where it is installed
+    device            cpu, or cuda: the GPU decodes (TorchCodec), and frames stay there
     """
 
     def __init__(
-        self, root: str | os.PathLike[str], delta_timestamps: Mapping[str, Sequence[float]], images: str = "float32"
+        self,
+        root: str | os.PathLike[str],
+        delta_timestamps: Mapping[str, Sequence[float]],
+        images: str = "float32",
+        decoder: str = "auto",
+        device: str = "cpu",
     ) -> None:
         self.root = Path(root)
         if not (self.root / INFO).is_file():
@@ -55,28 +101,53 @@ class FrameDataset:
         if images not in IMAGES:
             raise unknown("type of images", images, IMAGES)
         self.images = images
+        self.decoder, self.device = choose_decoder(decoder, device), device
         self.info = json.loads((self.root / INFO).read_text())
         self.fps = float(self.info["fps"])
         self.features: dict[str, Any] = self.info["features"]
         self.video_keys = [n for n, f in self.features.items() if f["dtype"] == "video"]
-        if stored := [n for n, f in self.features.items() if f["dtype"] == "image"]:
-            raise InputError(f"'{root}' stores the images of '{stored[0]}' one by one; convert it to videos first.")
         self.deltas = {key: self._convert_deltas(key, seconds) for key, seconds in delta_timestamps.items()}
         self.tasks = read_tasks(self.root)
-        self._columns, self._wide = _read_columns(self.root, self.features)
+        self._columns, self._wide, self._stored = _read_columns(self.root, self.features)
         self._episodes = self._read_episodes()
         self._episode_of = np.repeat(np.arange(len(self._episodes)), [e.end - e.start for e in self._episodes])
-        self._open: OrderedDict[Path, VideoReader] = OrderedDict()
-        self._pool: ThreadPoolExecutor | None = None
-        self._process = os.getpid()
+        self._local = _Local()
 
     def __len__(self) -> int:
         return len(self._episode_of)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"item {index} of {len(self)}")
-        index = int(index) % len(self)
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+        """Return several items; each video is decoded in the order of its frames. DataLoader uses this for a batch."""
+        for index in indices:
+            if not -len(self) <= index < len(self):
+                raise IndexError(f"item {index} of {len(self)}")
+        rows = [int(index) % len(self) for index in indices]
+        items = [self._build_numbers(index) for index in rows]
+        self._add_frames(rows, items)
+        return items
+
+    def prefetch(self, order: Iterable[int], *, threads: int = 2, ahead: int = 16) -> Iterator[dict[str, Any]]:
+        """Iterate over items in the given order; threads decode up to `ahead` items before they are asked for."""
+        if threads < 1 or ahead < 1:
+            raise InputError(f"prefetch(threads={threads}, ahead={ahead}): give at least 1 of each.")
+        waiting: deque[Future[dict[str, Any]]] = deque()
+        with ThreadPoolExecutor(threads, thread_name_prefix="frames", initializer=self._local.mark_busy) as pool:
+            try:
+                for index in order:
+                    waiting.append(pool.submit(self.__getitem__, int(index)))
+                    if len(waiting) > ahead:
+                        yield waiting.popleft().result()
+                while waiting:
+                    yield waiting.popleft().result()
+            finally:
+                for future in waiting:
+                    future.cancel()
+
+    def _build_numbers(self, index: int) -> dict[str, Any]:
+        """Return an item without the frames of its videos."""
         episode = self._episodes[int(self._episode_of[index])]
         item: dict[str, Any] = {}
         for name, values in self._columns.items():
@@ -89,16 +160,14 @@ class FrameDataset:
             item[name] = _to_tensor(column.read([index])[0] if rows is None else column.read(rows.tolist()))
             if pad is not None:
                 item[f"{name}_is_pad"] = _to_tensor(pad)
-        for name, frames, pad in self._decode_all(index, episode):
-            item[name] = _to_tensor(frames)
+        for name, stored in self._stored.items():
+            rows, pad = self._find_rows(name, index, episode)
+            frames = stored.read([index] if rows is None else rows.tolist(), self.images)
+            item[name] = _to_tensor(frames[0] if len(frames) == 1 else frames)
             if pad is not None:
                 item[f"{name}_is_pad"] = _to_tensor(pad)
         item["task"] = self.tasks.get(int(self._columns["task_index"][index]), "")
         return item
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Pickle without open files: each process opens its own."""
-        return {**self.__dict__, "_open": OrderedDict(), "_pool": None}
 
     def _find_rows(self, name: str, index: int, episode: _Episode) -> tuple[Array | None, Array | None]:
         """Return the rows of a feature's offsets, held inside the episode, and which ones lay outside."""
@@ -108,31 +177,38 @@ class FrameDataset:
         rows = requested.clip(episode.start, episode.end - 1)
         return rows, requested != rows
 
-    def _decode_all(self, index: int, episode: _Episode) -> list[tuple[str, Array, Array | None]]:
-        if self._process != os.getpid():  # a worker that was forked: the files belong to its parent
-            self._open, self._pool, self._process = OrderedDict(), None, os.getpid()
-        jobs = []
-        for name in self.video_keys:
-            rows, pad = self._find_rows(name, index, episode)
-            path, first = episode.videos[name]
-            numbers = (np.array([index]) if rows is None else rows) - episode.start + first
-            jobs.append((name, self._get_reader(path), numbers.tolist(), pad))
-        if len(jobs) > 1 and not _is_worker():
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(min(len(jobs), os.cpu_count() or 1))
-            results = list(self._pool.map(lambda job: job[1].read(job[2], self.images), jobs))
-        else:
-            results = [reader.read(numbers, self.images) for _, reader, numbers, _ in jobs]
-        return [
-            (name, frames[0] if len(frames) == 1 else frames, pad)
-            for (name, _, _, pad), frames in zip(jobs, results, strict=True)
-        ]
+    def _add_frames(self, rows: Sequence[int], items: Sequence[dict[str, Any]]) -> None:
+        """Decode the frames of all items, one video file after the other, and add them to the items."""
+        wanted: dict[Path, list[tuple[int, str, list[int], Array | None]]] = {}
+        for place, index in enumerate(rows):
+            episode = self._episodes[int(self._episode_of[index])]
+            for name in self.video_keys:
+                found, pad = self._find_rows(name, index, episode)
+                path, first = episode.videos[name]
+                in_file = (np.array([index]) if found is None else found) - episode.start + first
+                wanted.setdefault(path, []).append((place, name, in_file.tolist(), pad))
+        self._local.forget_parent()
+        jobs = [(self._get_reader(path, len(wanted)), requests) for path, requests in wanted.items()]
 
-    def _get_reader(self, path: Path) -> VideoReader:
-        reader = self._open.pop(path, None) or VideoReader(path, self.fps)
-        self._open[path] = reader
-        while len(self._open) > max(OPEN_VIDEOS, len(self.video_keys)):
-            self._open.popitem(last=False)[1].close()
+        def decode(job: tuple[VideoReader | TorchCodecReader, list[tuple[int, str, list[int], Array | None]]]) -> Any:
+            return job[0].read([n for _, _, numbers, _ in job[1] for n in numbers], self.images)
+
+        pool = self._local.get_pool() if len(jobs) > 1 and not _is_worker() else None
+        for (_, requests), frames in zip(jobs, pool.map(decode, jobs) if pool else map(decode, jobs), strict=True):
+            at = 0
+            for place, name, numbers, pad in requests:
+                part = frames[at : at + len(numbers)]
+                at += len(numbers)
+                items[place][name] = _to_tensor(part[0] if len(numbers) == 1 else part)
+                if pad is not None:
+                    items[place][f"{name}_is_pad"] = _to_tensor(pad)
+
+    def _get_reader(self, path: Path, needed: int) -> VideoReader | TorchCodecReader:
+        files = self._local.files
+        reader = files.pop(path, None) or open_video(path, self.fps, self.decoder, self.device)
+        files[path] = reader
+        while len(files) > max(OPEN_VIDEOS, needed):
+            files.popitem(last=False)[1].close()
         return reader
 
     def _convert_deltas(self, key: str, seconds: Sequence[float]) -> Array:
@@ -154,14 +230,12 @@ class FrameDataset:
         return [_Episode(start, end, videos[int(rows[start])]) for start, end in bounds]
 
 
-class _WideColumn:
-    """A column of arrays (depth) that is read a row group at a time."""
+class _RowGroups:
+    """The row groups of several Parquet files."""
 
-    def __init__(self, name: str, files: Sequence[Path], shape: Sequence[int], dtype: str) -> None:
-        self._name, self._shape, self._dtype = name, tuple(shape), dtype
+    def __init__(self, files: Sequence[Path]) -> None:
         self._groups: list[tuple[Path, int]] = []
         self._starts: list[int] = []
-        self._cached: tuple[int, Array] | None = None
         from pyarrow.parquet import read_metadata
 
         start = 0
@@ -172,27 +246,78 @@ class _WideColumn:
                 self._starts.append(start)
                 start += metadata.row_group(group).num_rows
 
+    def find(self, row: int) -> tuple[int, int]:
+        """Return the group of a row, and its place in there."""
+        group = int(np.searchsorted(self._starts, row, "right")) - 1
+        return group, row - self._starts[group]
+
+    def read(self, group: int, name: str) -> Any:
+        from pyarrow.parquet import ParquetFile
+
+        file, number = self._groups[group]
+        with ParquetFile(file) as parquet:
+            return parquet.read_row_group(number, columns=[name]).column(name).combine_chunks()
+
+
+class _WideColumn:
+    """A column of arrays (depth) that is read a row group at a time."""
+
+    def __init__(self, name: str, files: Sequence[Path], shape: Sequence[int], dtype: str) -> None:
+        self._name, self._shape, self._dtype = name, tuple(shape), dtype
+        self._groups = _RowGroups(files)
+        self._cached: tuple[int, Array] | None = None
+
     def read(self, rows: Sequence[int]) -> Array:
         """Return the arrays [N, …] of rows."""
         return np.stack([self._read_row(row) for row in rows])
 
     def _read_row(self, row: int) -> Array:
-        group = int(np.searchsorted(self._starts, row, "right")) - 1
-        if self._cached is None or self._cached[0] != group:
-            from pyarrow.parquet import ParquetFile
-
-            file, number = self._groups[group]
-            with ParquetFile(file) as parquet:
-                column = parquet.read_row_group(number, columns=[self._name]).column(self._name).combine_chunks()
+        group, place = self._groups.find(row)
+        cached = self._cached  # one read: another thread may replace it
+        if cached is None or cached[0] != group:
+            column = self._groups.read(group, self._name)
             while hasattr(column, "flatten") and column.type.num_fields:
                 column = column.flatten()
             values = np.asarray(column).astype(self._dtype, copy=False).reshape(-1, *self._shape)
-            self._cached = (group, values)
-        return np.asarray(self._cached[1][row - self._starts[group]])
+            cached = self._cached = (group, values)
+        return np.asarray(cached[1][place])
 
 
-def _read_columns(root: Path, features: Mapping[str, Any]) -> tuple[dict[str, Array], dict[str, _WideColumn]]:
-    """Return the numbers of all rows, and readers of the columns of arrays."""
+class _StoredImages:
+    """A column of image files (JPEG, PNG) that is read a row group at a time."""
+
+    def __init__(self, root: Path, name: str, files: Sequence[Path]) -> None:
+        self._root, self._name = root, name
+        self._groups = _RowGroups(files)
+        self._cached: tuple[int, list[Any]] | None = None
+
+    def read(self, rows: Sequence[int], images: str) -> Array:
+        """Return the images [N, C, H, W] of rows."""
+        out = np.stack([self._decode(row) for row in rows])
+        return out if images == "uint8" else np.multiply(out, np.float32(1 / 255), dtype=np.float32)
+
+    def _decode(self, row: int) -> Array:
+        group, place = self._groups.find(row)
+        cached = self._cached  # one read: another thread may replace it
+        if cached is None or cached[0] != group:
+            cached = self._cached = (group, self._groups.read(group, self._name).to_pylist())
+        picture = read_stored_image(self._root, cached[1][place])
+        camera = Camera(self._name, np.zeros(1), picture.codec, 0, 0)
+        try:
+            frame = PictureDecoder(camera).decode(0, picture)[0][1]
+        except InputError:
+            raise
+        except Exception as error:  # each decoder has its own errors
+            raise InputError(
+                f"'{self._root}': the image '{self._name}' of row {row} cannot be decoded ({describe_error(error)})."
+            ) from error
+        return to_rgb(frame, import_av("decoding images").video.reformatter.VideoReformatter()).transpose(2, 0, 1)
+
+
+def _read_columns(
+    root: Path, features: Mapping[str, Any]
+) -> tuple[dict[str, Array], dict[str, _WideColumn], dict[str, _StoredImages]]:
+    """Return the numbers of all rows, and readers of the columns of arrays and of images."""
     try:
         from pyarrow.parquet import read_schema, read_table
     except ImportError:
@@ -203,8 +328,9 @@ def _read_columns(root: Path, features: Mapping[str, Any]) -> tuple[dict[str, Ar
     if not files:
         raise InputError(f"'{root}' is a LeRobot dataset without data/**/*.parquet; download it again.")
     present = [n for n in read_schema(files[0]).names if n in features]
-    wide = [n for n in present if len(features[n]["shape"]) > 1]
-    names = [n for n in present if n not in wide and features[n]["dtype"] != "string"]
+    images = [n for n in present if features[n]["dtype"] == "image"]
+    wide = [n for n in present if len(features[n]["shape"]) > 1 and n not in images]
+    names = [n for n in present if n not in (*wide, *images) and features[n]["dtype"] != "string"]
     if missing := [n for n in BOOKKEEPING if n not in names]:
         raise InputError(f"'{root}' has no column '{missing[0]}'; it is no LeRobot dataset.")
     table = arrow.concat_tables([read_table(f, columns=names, partitioning=None) for f in files])
@@ -216,7 +342,7 @@ def _read_columns(root: Path, features: Mapping[str, Any]) -> tuple[dict[str, Ar
         values = np.asarray(column.flatten()).reshape(-1, width) if is_list else np.asarray(column)
         columns[name] = values
     readers = {n: _WideColumn(n, files, features[n]["shape"], features[n]["dtype"]) for n in wide}
-    return columns, readers
+    return columns, readers, {n: _StoredImages(root, n, files) for n in images}
 
 
 def _is_worker() -> bool:
@@ -227,6 +353,8 @@ def _is_worker() -> bool:
 
 def _to_tensor(values: Any) -> Any:
     """Return a tensor; without torch, an array. Types that torch hardly knows become wider ones."""
+    if not isinstance(values, np.ndarray | np.generic | list):
+        return values  # a tensor of TorchCodec
     array = np.asarray(values)
     if array.dtype == np.uint16:
         array = array.astype(np.int32)

@@ -23,6 +23,7 @@ from ridgeline.trajectory.pictures import import_av
 from ridgeline.trajectory.stream import Array
 
 CODECS = ("h264", "av1")
+DECODERS = ("auto", "torchcodec", "pyav")
 IMAGES = ("float32", "uint8")  # types of decoded frames
 GOP = 2  # as LeRobot's: random access costs two frames at most
 _CRF = {"h264": 23, "av1": 30}
@@ -412,6 +413,78 @@ class VideoReader:
 
     def _to_number(self, pts: int) -> int:
         return round(pts / self._ticks)
+
+
+class TorchCodecReader:
+    """`VideoReader` by TorchCodec, on a CPU or (device "cuda") by the decoder of the GPU; frames are tensors."""
+
+    def __init__(self, path: Path, fps: float, device: str = "cpu") -> None:
+        self.path, self._fps, self._device = path, fps, device
+        self._decoder = self._open("approximate")
+        self._is_exact = False
+
+    def close(self) -> None:
+        self._decoder = None
+
+    def read(self, numbers: Sequence[int], images: str = "float32") -> Any:
+        """Return frames [N, C, H, W] by their numbers, which may repeat."""
+        try:
+            if numbers and (last := max(numbers)) >= len(self._decoder):
+                raise InputError(
+                    f"the video '{self.path}' has no frame {last}: it is shorter than its index; copy it again."
+                )
+            batch = self._decoder.get_frames_at(indices=[int(n) for n in numbers])
+            stamps = np.asarray(batch.pts_seconds)
+            if np.abs(stamps * self._fps - np.asarray(numbers)).max(initial=0) > 0.5 and not self._is_exact:
+                self._decoder, self._is_exact = self._open("exact"), True  # a file whose header counts otherwise
+                return self.read(numbers, images)
+        except (RuntimeError, IndexError, ValueError) as error:
+            raise InputError(
+                f"the video '{self.path}', frames {min(numbers)} to {max(numbers)}: {_get_first_line(error)}; copy the "
+                "dataset again."
+            ) from error
+        return batch.data if images == "uint8" else batch.data.float().div_(255)
+
+    def _open(self, mode: str) -> Any:
+        from torchcodec.decoders import VideoDecoder
+
+        try:
+            threads = {"num_ffmpeg_threads": 1} if self._device == "cpu" else {}
+            return VideoDecoder(str(self.path), seek_mode=mode, device=self._device, **threads)
+        except (RuntimeError, ValueError, OSError) as error:
+            raise InputError(
+                f"the video '{self.path}' cannot be read ({_get_first_line(error)}); copy the dataset again."
+            ) from error
+
+
+def choose_decoder(name: str, device: str) -> str:
+    """Return torchcodec or pyav: `auto` takes TorchCodec where it is installed and works."""
+    if name not in DECODERS:
+        raise unknown("video decoder", name, DECODERS)
+    if name == "pyav":
+        if device != "cpu":
+            raise InputError(f"PyAV decodes on the CPU, and device is '{device}'; choose decoder='torchcodec'.")
+        return name
+    try:
+        import torchcodec.decoders  # noqa: F401
+    except (ImportError, OSError, RuntimeError) as error:  # without FFmpeg's libraries it cannot be loaded
+        if name == "auto" and device == "cpu":
+            return "pyav"
+        why = _get_first_line(error).partition(". ")[0]
+        raise InputError(
+            f"TorchCodec cannot be loaded ({why}); install it with FFmpeg (pip install torchcodec), or choose "
+            "decoder='pyav'."
+        ) from error
+    return "torchcodec"
+
+
+def open_video(path: Path, fps: float, decoder: str = "pyav", device: str = "cpu") -> VideoReader | TorchCodecReader:
+    """Return the reader of a video; `decoder` is what `choose_decoder` returns."""
+    return VideoReader(path, fps) if decoder == "pyav" else TorchCodecReader(path, fps, device)
+
+
+def _get_first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,10 @@ def _ignore(_: Any) -> None:
     pass
 
 
+def _ignore_marks(topic: str, times: Array) -> None:
+    pass
+
+
 @dataclass(frozen=True)
 class LeftOut:
     """A field, topic or column that a reader leaves out, and why."""
@@ -77,7 +81,7 @@ class ReadOptions:
     add_camera: Callable[[Camera], None] | None = field(default=None, compare=False)  # receives cameras; None: no one
     calibration: Calibration | None = field(default=None, compare=False)  # takes what is said about cameras
     marks: frozenset[str] = frozenset()  # topics whose stamps count, even if their messages hold no numbers
-    add_marks: Callable[[str, Array], None] = field(default=lambda *_: None, compare=False)  # receives their stamps
+    add_marks: Callable[[str, Array], None] = field(default=_ignore_marks, compare=False)  # receives their stamps
 
     def __post_init__(self) -> None:
         if self.stamps not in STAMPS:
