@@ -289,6 +289,7 @@ class _IndexJob:
         state = check_job(self.target, self.settings, self.chunks, incremental)
         same_plan = state is not None and state.job["plan"] == fingerprint(self.chunks)
         if state is not None and state.complete and same_plan:
+            self.target.remove_unlisted(state.parts)
             return self._answer(state.job, state.parts, Totals(), {}, started)
         kept = {}
         if state is not None and (state.complete or state.job["generation"] > 1):

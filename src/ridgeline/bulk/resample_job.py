@@ -268,6 +268,8 @@ def resample(
         done = state.parts if state else {}
         rows_done = sum(part.rows for part in done.values())
         totals = Totals(Meter(rows_done, rows_done, 0))
+        if state is not None and state.complete:
+            target.remove_unlisted(done, keep_parts=format != "lerobot")
         if state is None or not state.complete:
             target.restore()
             factory = ResampleFactory(recordings, target.url, PARTS if format == "lerobot" else "", conversion)

@@ -77,12 +77,14 @@ class RowJob:
             if same_plan:
                 self.target.restore()
         elif state.complete and same_plan:
+            self.target.remove_unlisted(state.parts, keep_parts=self.output is None)
             return self._answer(state.job, state.parts, Totals(), None, started, state.summary["rows"])
         else:
             changes = self._find_changes(state.job)
             nothing = not changes.changed and not changes.removed_count and not changes.rejecting
             if state.complete and nothing and self.output is not None:
                 job = {**state.job, "plan": fingerprint(self.chunks), "chunks": len(self.chunks)}
+                self.target.remove_unlisted(state.parts, keep_parts=False)
                 self.target.write_json("job.json", job)
                 return self._answer(job, state.parts, Totals(), changes, started, state.summary["rows"])
             if state.complete or not same_plan:

@@ -182,12 +182,20 @@ class Target(AbstractContextManager["Target"]):
         """Write the complete manifest in one step, then remove files that it does not list."""
         listed = [asdict(parts[number]) for number in sorted(parts)]
         self._write_json(MANIFEST, {"generation": self._generation, "parts": listed, "summary": dict(summary)})
+        self.remove_unlisted(parts, keep_parts=keep_parts)
+
+    def remove_unlisted(self, parts: Mapping[int, Part], *, keep_parts: bool = True) -> None:
+        """Remove files that the complete manifest does not list: old parts, commits, what killed writers left.
+
+        A driver that was killed after the manifest was written has not done it. Its old parts must not stay: readers
+        take every part that is there.
+        """
         names = {part.name for part in parts.values() if keep_parts}
         names |= {part.reject_file for part in parts.values()}
         # A Delta table calls its own files part-…, so there only the job's folder is cleaned.
         prefixes = (f"{HIDDEN}/parts/", "rejects/part-", *(["part-"] if keep_parts else []))
         for file in self.storage.list():
-            orphan = file.name.startswith(prefixes) and file.name not in names
+            orphan = file.name.startswith((*prefixes, f"{WITHDRAWN}/")) and file.name not in names
             if file.name.startswith(f"{SHARDS_FOLDER}/"):
                 orphan = "/".join(file.name.split("/")[:2]) not in names
             if orphan or file.name.startswith(f"{COMMITS}/"):
