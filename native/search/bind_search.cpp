@@ -1,4 +1,6 @@
 // Python names of search/: TopCandidates, SingleQuery and the loops that score rows.
+#include <atomic>
+
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -175,7 +177,22 @@ void bind_search(nb::module_ &m) {
         nb::gil_scoped_release release;
         return self.search(query.data(), scores.data(), row_ids.data(), set);
       }, "query"_a.noconvert(), "scores"_a.noconvert(), "row_ids"_a.noconvert(), "isa"_a = "",
-         "Write the best scores [k] and rows [k] of query [d]; False: the query is not finite or too large for sums in float32.");
+         "Write the best scores [k] and rows [k] of query [d]; False: the query is not finite or too large for sums in float32.")
+      .def("search_few", [](const SingleQuery &self, Scores queries, Array<float, 2> scores, Array<std::int64_t, 2> row_ids, int threads,
+                            const std::string &isa) {
+        const std::int64_t count = std::int64_t(queries.shape(0));
+        if (queries.shape(1) != std::size_t(self.dim) || scores.shape(0) != queries.shape(0) || row_ids.shape(0) != queries.shape(0) ||
+            scores.shape(1) != std::size_t(self.k) || row_ids.shape(1) != std::size_t(self.k))
+          throw std::invalid_argument("shapes do not fit");
+        const Isa set = parse_isa(isa);
+        nb::gil_scoped_release release;
+        std::atomic<bool> good{true};
+        parallel_for(count, 1, threads, [&](std::int64_t from, std::int64_t) {
+          if (!self.search(queries.data() + from * self.dim, scores.data() + from * self.k, row_ids.data() + from * self.k, set)) good = false;
+        });
+        return good.load();
+      }, "queries"_a.noconvert(), "scores"_a.noconvert(), "row_ids"_a.noconvert(), "threads"_a = 1, "isa"_a = "",
+         "The same for queries [q, d].");
 
   m.def("rescore", [](Scores queries, Scores vectors, Rows offsets, Rows rows, Array<double, 1> out, bool squared,
                       int threads, const std::string &isa) {
@@ -210,6 +227,18 @@ void bind_search(nb::module_ &m) {
     });
   }, "query"_a.noconvert(), "values"_a.noconvert(), "out"_a.noconvert(), "threads"_a = 1, "isa"_a = "",
      "out [n] = values [n, d] · query [d], in float32.");
+
+  m.def("dot_few", [](Scores queries, Scores values, Array<float, 2> out, int threads, const std::string &isa) {
+    const std::int64_t d = std::int64_t(values.shape(1)), n = std::int64_t(values.shape(0)), count = std::int64_t(queries.shape(0));
+    if (queries.shape(1) != values.shape(1) || out.shape(0) != queries.shape(0) || out.shape(1) != values.shape(0))
+      throw std::invalid_argument("shapes do not fit");
+    const SearchLoops loops = search_loops(parse_isa(isa));
+    nb::gil_scoped_release release;
+    parallel_for(n, 256, threads, [&](std::int64_t from, std::int64_t to) {
+      loops.dots_few(queries.data(), count, values.data() + from * d, d, to - from, out.data() + from, n);
+    });
+  }, "queries"_a.noconvert(), "values"_a.noconvert(), "out"_a.noconvert(), "threads"_a = 1, "isa"_a = "",
+     "out [q, n] = queries [q, d] · values [n, d]ᵀ in float32; for a few queries faster than a matrix product.");
 
   m.def("dot_bytes", [](Floats query, Codes codes, Array<float, 1> out, int threads, const std::string &isa) {
     const std::int64_t d = std::int64_t(codes.shape(1)), n = std::int64_t(codes.shape(0));

@@ -114,6 +114,44 @@ void dots(const float *q, const float *x, std::int64_t d, std::int64_t n, float 
   for (; r < n; ++r) dot_rows<1>(q, x + r * d, d, out + r);
 }
 
+// Tiles of 4 rows by kTile queries: as many sums as there are registers.
+constexpr int kTile = RIDGELINE_BYTES == 64 ? 4 : 2;
+
+template <int Queries, int Rows> inline void dot_tile(const float *q, const float *x, std::int64_t d, float *out, std::int64_t stride) {
+  Floats sums[Queries][Rows] = {};
+  std::int64_t i = 0;
+  for (; i + kLanes <= d; i += kLanes) {
+    Floats rows[Rows];
+    for (int r = 0; r < Rows; ++r) rows[r] = load(x + r * d + i);
+    for (int k = 0; k < Queries; ++k) {
+      const Floats with = load(q + k * d + i);
+      for (int r = 0; r < Rows; ++r) sums[k][r] += with * rows[r];
+    }
+  }
+  for (int k = 0; k < Queries; ++k)
+    for (int r = 0; r < Rows; ++r) {
+      float sum = 0;
+      for (std::int64_t u = 0; u < kLanes; ++u) sum += sums[k][r][u];
+      for (std::int64_t j = i; j < d; ++j) sum += q[k * d + j] * x[r * d + j];
+      out[k * stride + r] = sum;
+    }
+}
+
+template <int Rows> inline void dot_rows_few(const float *q, std::int64_t queries, const float *x, std::int64_t d, float *out, std::int64_t stride) {
+  std::int64_t k = 0;
+  for (; k + kTile <= queries; k += kTile) dot_tile<kTile, Rows>(q + k * d, x, d, out + k * stride, stride);
+  for (; k < queries; ++k) dot_tile<1, Rows>(q + k * d, x, d, out + k * stride, stride);
+}
+
+void dots_few(const float *q, std::int64_t queries, const float *x, std::int64_t d, std::int64_t n, float *out, std::int64_t stride) {
+  std::int64_t r = 0;
+  for (; r + 4 <= n; r += 4) {
+    for (std::int64_t line = 0; line < 4 * d; line += kLine) __builtin_prefetch(x + (r + 4) * d + line);
+    dot_rows_few<4>(q, queries, x + r * d, d, out + r, stride);
+  }
+  for (; r < n; ++r) dot_rows_few<1>(q, queries, x + r * d, d, out + r, stride);
+}
+
 float dot_bytes(const float *q, const std::uint8_t *codes, std::int64_t d) {
   float part[kWidth] = {}, rest = 0;
   std::int64_t i = 0;
@@ -141,7 +179,7 @@ void look_up(const float *tables, const std::uint8_t *codes, std::int64_t parts,
 } // namespace
 
 extern const SearchLoops compiled_search_loops;
-const SearchLoops compiled_search_loops{above, dot, distance, dots, dot_bytes, look_up};
+const SearchLoops compiled_search_loops{above, dot, distance, dots, dots_few, dot_bytes, look_up};
 
 } // namespace RIDGELINE_ISA
 } // namespace ridgeline

@@ -42,7 +42,7 @@ bool SingleQuery::search(const float *query, float *scores, std::int64_t *row_id
   for (std::int64_t n = 0; n < std::min(nprobe, lists); ++n) positions += offsets[order[n] + 1] - offsets[order[n]];
 
   TopCandidates best(1, k, &slack);
-  const int threads = positions * dim * 4 > kSingleThread ? usable_cpus() : 1;
+  const int threads = positions * dim * 4 > kSingleThread ? usable_cpus() : 1; // while search_few uses the pool: 1
   best.probe({order.data(), std::min(nprobe, lists), nullptr, offsets, nullptr, biases, nullptr},
               [&](std::int64_t from, std::int64_t to, float *out) { loops.dots(query, values + from * dim, dim, to - from, out); },
               isa, threads);

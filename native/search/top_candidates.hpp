@@ -43,6 +43,9 @@ struct SearchLoops {
   double (*distance)(const float *q, const float *x, std::int64_t d);
   // Inner products in float32 with n rows [n, d].
   void (*dots)(const float *q, const float *x, std::int64_t d, std::int64_t n, float *out);
+  // The same for some queries [queries, d]: each row is read from memory once. out [queries, stride].
+  void (*dots_few)(const float *q, std::int64_t queries, const float *x, std::int64_t d, std::int64_t n, float *out,
+                   std::int64_t stride);
   float (*dot_bytes)(const float *q, const std::uint8_t *codes, std::int64_t d);
   // Σ tables[j, code[j]] for n rows of `parts` codes.
   void (*look_up)(const float *tables, const std::uint8_t *codes, std::int64_t parts, std::int64_t n, float *out);

@@ -250,6 +250,9 @@ class SingleQuery:
         Write the best scores [k] and rows [k] of query [d]; False: the query is not finite or too large for sums in float32.
         """
 
+    def search_few(self, queries: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], scores: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], row_ids: Annotated[NDArray[numpy.int64], dict(shape=(None, None), order='C', device='cpu')], threads: int = 1, isa: str = '') -> bool:
+        """The same for queries [q, d]."""
+
 def rescore(queries: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], vectors: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu')], squared: bool = False, threads: int = 1, isa: str = '') -> None:
     """
     Inner products, or squared distances, of float32 values in float64: out[i] belongs to query q where offsets[q] <= i < offsets[q + 1].
@@ -257,6 +260,11 @@ def rescore(queries: Annotated[NDArray[numpy.float32], dict(shape=(None, None), 
 
 def dot_floats(query: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], values: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu')], threads: int = 1, isa: str = '') -> None:
     """out [n] = values [n, d] · query [d], in float32."""
+
+def dot_few(queries: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], values: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], threads: int = 1, isa: str = '') -> None:
+    """
+    out [q, n] = queries [q, d] · values [n, d]ᵀ in float32; for a few queries faster than a matrix product.
+    """
 
 def dot_bytes(query: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], codes: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu')], threads: int = 1, isa: str = '') -> None:
     """out [n] = codes [n, d] · query [d], in float32."""

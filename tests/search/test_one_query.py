@@ -220,13 +220,39 @@ def test_the_native_call_refuses_wrong_shapes():
             native.SingleQuery(*wrong, *rest)
 
 
-def test_engines_have_a_fast_path_for_one_query_only():
+@pytest.mark.parametrize("metric", METRICS)
+def test_a_few_queries_together_have_the_results_of_each_alone(metric):
+    vectors = make_clusters(300, 8)
+    index = build_lists(vectors, metric)
+    assert isinstance(index._snapshot.engine, CpuEngine)
+    alone = [index.search(vectors[row], 3, nprobe=2) for row in range(4)]
+    for _ in range(2):  # the second one is the fast path
+        scores, ids = index.search(vectors[:4], 3, nprobe=2)
+        assert np.array_equal(ids, [each[1] for each in alone])
+        assert np.array_equal(scores, [each[0] for each in alone])
+    with pytest.raises(InputError, match="row 1 of the queries holds nan"):
+        index.search(np.stack([vectors[0], vectors[0] * np.nan, vectors[1], vectors[2]]), 3, nprobe=2)
+
+
+def test_many_queries_have_no_fast_path():
     vectors = make_clusters(200, 8)
     index = build_lists(vectors, "cosine")
-    engine = index._snapshot.engine
-    assert isinstance(engine, CpuEngine)
-    index.search(vectors[:2], 3)
+    index.search(vectors[:20], 3)
     assert not fast_paths(index)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize(
+    ("queries", "rows", "dim"), [(1, 0, 4), (2, 1, 1), (3, 7, 5), (5, 70, 64), (9, 301, 33), (4, 600, 384)]
+)
+def test_products_of_a_few_queries_with_many_rows(isa, queries, rows, dim):
+    rng = np.random.default_rng(rows)
+    some, values = (rng.standard_normal((n, dim)).astype(np.float32) for n in (queries, rows))
+    out = np.empty((queries, rows), np.float32)
+    native.dot_few(some, values, out, 2, isa)
+    assert np.allclose(out, some.astype(np.float64) @ values.T.astype(np.float64), atol=1e-4)
+    with pytest.raises(ValueError, match="shapes do not fit"):
+        native.dot_few(some, values, np.empty((queries, rows + 1), np.float32))
 
 
 @pytest.mark.parametrize("isa", ISAS)

@@ -21,6 +21,8 @@ from ridgeline.search.kmeans import find_nearest_centres, train_centres
 from ridgeline.search.metric import compute_norms, normalize
 from ridgeline.search.spec import check_dimension
 
+MAX_SINGLE_QUERIES = 5  # up to this many queries, lists are read by one query after the other in native loops
+
 
 @dataclass(frozen=True)
 class Refiner:
@@ -79,7 +81,7 @@ class CpuEngine:
     def get_fast_path(self, queries: Floats, options: SearchOptions) -> OneQuerySearch | None:
         """Return a faster search for the next query of this shape, or None."""
         row_scorer = self.row_scorer
-        if len(queries) != 1 or self.refiner is not None:
+        if not 1 <= len(queries) <= MAX_SINGLE_QUERIES or self.refiner is not None:
             return None
         if not isinstance(row_scorer, InvertedLists) or not OneQuerySearch.supports(row_scorer, options):
             return None
@@ -145,7 +147,8 @@ class CpuEngine:
     def _split_queries(self, queries: Floats) -> list[tuple[Floats, Doubles]]:
         """Split queries into parts with their slack; into single queries if float32 cannot hold the scores."""
         slack = self.row_scorer.slack(queries)
-        step = ranking.MAX_QUERIES if np.isfinite(slack).all() else 1
+        few = len(queries) <= MAX_SINGLE_QUERIES and isinstance(self.row_scorer, InvertedLists)
+        step = 1 if few or not np.isfinite(slack).all() else ranking.MAX_QUERIES
         return [(queries[at : at + step], slack[at : at + step]) for at in range(0, len(queries), step)]
 
     def _min_scores(self, queries: Floats, radius: float) -> Doubles:

@@ -12,13 +12,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ridgeline.native import TopCandidates, dot_bytes
+from ridgeline.native import TopCandidates, dot_bytes, dot_few
 from ridgeline.search.arrays import Array, Doubles, Flags, Floats, GrowableArray, Integers, count_threads, wrap_rows
 from ridgeline.search.codecs import ByteCodec, Codec
 from ridgeline.search.metric import compute_norms, compute_slack
 from ridgeline.search.ranking import Block, CodeValues, bound_products
 
 BLOCK_SCORES = 1 << 22  # large enough for a fast product, small enough for the caches
+MAX_FEW_QUERIES = 16  # up to this many queries, a matrix product takes longer than a loop over the rows
+MIN_PARALLEL_BYTES = 1 << 20  # waking a thread takes as long as reading this many bytes
 MAX_BYTE_QUERIES = 4  # up to this many queries, bytes are multiplied one query at a time
 GATHER_FACTOR = 8  # if fewer than 1 in 8 rows are allowed, gather them instead of skipping the others
 
@@ -106,6 +108,8 @@ class QueryProduct:
         values = codes.astype(np.float32, copy=False)
         if len(queries) == 1:
             np.matmul(values, queries[0], out=out[0])
+        elif len(queries) <= MAX_FEW_QUERIES and values.flags.c_contiguous:
+            dot_few(queries, values, out, count_threads() if values.nbytes > MIN_PARALLEL_BYTES else 1)
         else:
             np.matmul(queries, values.T, out=out)
         return out

@@ -230,14 +230,14 @@ def _merge_segments(one: Segment, other: Segment) -> Segment:
     return _build_segment(one.first, list_ids, rows, codes, biases, len(one.offsets) - 1)
 
 
-# Repeated searches for one query: one native call from the query to its result.
+# Repeated searches for a few queries: one native call from the queries to their results.
 
 
 Result = tuple[Doubles, Integers]
 
 
 class OneQuerySearch:
-    """One query over inverted lists in one native call.
+    """One query, or a few, over inverted lists in one native call.
 
     fallback: the normal search, which explains errors and handles values that float32 cannot sum.
     """
@@ -271,10 +271,15 @@ class OneQuerySearch:
         return options.allowed is None and options.ids is None and len(lists.segments) == 1 and lists.floats
 
     def search_on_host(self, queries: Any) -> tuple[Floats, Integers]:
-        """(scores float32 [1, k], rows [1, k]) of queries [1, d]."""
-        scores, rows = np.empty((1, self._k), np.float32), np.empty((1, self._k), np.int64)
+        """(scores float32 [q, k], rows [q, k]) of a few queries [q, d]."""
+        shape = (len(queries), self._k)
+        scores, rows = np.empty(shape, np.float32), np.empty(shape, np.int64)
         with np.errstate(over="ignore"):  # overflow is not finite and takes the fallback
-            if self._search(np.ascontiguousarray(queries[0], np.float32), scores[0], rows[0]):
+            if len(queries) == 1:
+                done = self._search(np.ascontiguousarray(queries[0], np.float32), scores[0], rows[0])
+            else:
+                done = self._search.search_few(np.ascontiguousarray(queries, np.float32), scores, rows, count_threads())
+            if done:
                 return scores, rows
             scores_float64, rows = self._fallback(queries)
             return scores_float64.astype(np.float32), rows
