@@ -64,7 +64,7 @@ void bind_graph(nb::module_ &m) {
          "threads"_a = 1, "isa"_a = "",
          "Write the best scores [q, k] and rows [q, k]; values [n, dim] decide among the rows that the walk finds. "
          "A query that finds fewer than `least` allowed rows has no result. "
-         "False: a query is not finite or too large for sums in float32.")
+         "Returns the number of queries with fewer than k rows; -1: a query is not finite or too large for sums in float32.")
       .def("select", [](const Graph &self, Array<const std::int64_t, 1> rows, int threads, const std::string &isa) {
         const Isa set = parse_isa(isa);
         nb::gil_scoped_release release;

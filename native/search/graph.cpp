@@ -427,13 +427,13 @@ void Graph::add_back_links(Layers &layers, std::vector<Link> &links, int level, 
   });
 }
 
-bool Graph::search(const float *queries, std::int64_t count, const GraphSearch &search, double *scores, std::int64_t *rows,
+std::int64_t Graph::search(const float *queries, std::int64_t count, const GraphSearch &search, double *scores, std::int64_t *rows,
                    int threads, Isa isa) const {
   const SearchLoops loops = search_loops(isa);
   for (std::int64_t q = 0; q < count; ++q) {
     const double length = std::sqrt(loops.dot(queries + q * dim_, queries + q * dim_, dim_));
     const double used = search.scale_queries ? 1.0 : length;
-    if (!(length < search.too_large) || !(used * search.longest + search.longest * search.longest / 2 < search.too_large)) return false;
+    if (!(length < search.too_large) || !(used * search.longest + search.longest * search.longest / 2 < search.too_large)) return -1;
   }
   const auto layers = current();
   parallel_for(count, 1, threads, [&](std::int64_t from, std::int64_t to) {
@@ -441,7 +441,9 @@ bool Graph::search(const float *queries, std::int64_t count, const GraphSearch &
       search_one(*layers, queries + q * dim_, search, search.skipped && search.skipped[q] >= 0 ? std::uint32_t(search.skipped[q]) : kNone,
                  scores + q * search.k, rows + q * search.k, isa, Scratch::own());
   });
-  return true;
+  std::int64_t missing = 0;
+  for (std::int64_t q = 0; q < count; ++q) missing += rows[(q + 1) * search.k - 1] < 0;
+  return missing;
 }
 
 void Graph::search_one(const Layers &layers, const float *query, const GraphSearch &search, std::uint32_t skipped,

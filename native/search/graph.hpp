@@ -71,8 +71,9 @@ public:
   void add(const float *values, std::int64_t total, int threads, Isa isa);
 
   // Writes the k best rows of each query: scores are inner products or squared distances of the values in float64, with
-  // −1 and ∓∞ where the walk finds fewer rows. False if a query is not finite or too large.
-  bool search(const float *queries, std::int64_t count, const GraphSearch &search, double *scores, std::int64_t *rows,
+  // −1 and ∓∞ where the walk finds fewer rows. Returns the number of queries with fewer rows; −1, and nothing is written,
+  // if a query is not finite or too large.
+  std::int64_t search(const float *queries, std::int64_t count, const GraphSearch &search, double *scores, std::int64_t *rows,
               int threads, Isa isa) const;
 
   // A graph of these rows, numbered in this order. A row that was linked to a row that is missing is linked to that row's

@@ -115,7 +115,7 @@ def test_a_loaded_index_has_the_same_fast_path(tmp_path):
         scores, ids = index.search(vectors[9:10], 6)
         assert np.array_equal(ids[0], expected[1][0])
         assert np.allclose(scores[0], expected[0][0], rtol=1e-6)
-    assert len(fast_paths(index)) == 1
+    assert len(fast_paths(index)) == 2  # of two queries, and of one
 
 
 def test_several_threads_search_at_once():

@@ -75,10 +75,11 @@ class GraphEngine:
             return self.flat.search(queries, options)
         scores, rows = np.empty((len(queries), options.k)), np.empty((len(queries), options.k), np.int64)
         least = 0 if options.allowed is None else max(options.k, kept // 2)
-        if not self._walk(queries, options, effort, scores, rows, least=least):
+        missing = self._walk(queries, options, effort, scores, rows, least=least)
+        if missing < 0:
             return self.flat.search(queries, options)
-        short = np.flatnonzero(rows[:, -1] < 0)
-        if len(short) and (usable >= options.k or least):
+        if missing:
+            short = np.flatnonzero(rows[:, -1] < 0)
             scores[short], rows[short] = self.flat.search(queries[short], options)
         return scores, rows
 
@@ -114,9 +115,8 @@ class GraphEngine:
         scores: Doubles,
         rows: Integers,
         *,
-        scale_queries: bool = False,
         least: int = 0,
-    ) -> bool:
+    ) -> int:
         return self.graph.search(
             queries,
             _get_values(self.flat),
@@ -125,7 +125,7 @@ class GraphEngine:
             TOO_LARGE,
             scores,
             rows,
-            scale_queries,
+            False,
             options.allowed,
             options.ids,
             options.own_rows,
@@ -140,22 +140,41 @@ class WalkSearch:
     def __init__(self, engine: GraphEngine, options: SearchOptions) -> None:
         self._engine, self._options = engine, options
         self._unit = engine.config.metric == "cosine"
+        self._values, self._longest = _get_values(engine.flat), engine.flat.row_scorer.longest
+        self._effort, self._threads = max(options.k, options.nprobe), count_threads()
+        self._search = engine.graph.search
 
     def search_on_host(self, queries: Any) -> tuple[Floats, Integers]:
         """(scores float32 [q, k], rows [q, k]) of queries [q, d]."""
-        engine, options = self._engine, self._options
-        shape = (len(queries), options.k)
+        shape = (len(queries), self._options.k)
         scores, rows = np.empty(shape), np.empty(shape, np.int64)
-        effort = max(options.k, options.nprobe)
-        with np.errstate(over="ignore"):  # overflow is not finite and takes the exact search
-            values = np.ascontiguousarray(queries, np.float32)
-            if (
-                not engine._walk(values, options, effort, scores, rows, scale_queries=self._unit)
-                or rows[:, -1].min() < 0
-            ):
-                values = as_matrix(queries, engine.config.dim, "queries")
-                norms = compute_finite_norms(values, "queries")
-                scores, rows = engine.search(normalize(values, norms) if self._unit else values, options)
+        values = queries
+        if queries.dtype != np.float32 or not queries.flags.c_contiguous:
+            with np.errstate(over="ignore"):  # overflow is not finite and takes the exact search
+                values = np.ascontiguousarray(queries, np.float32)
+        threads = self._threads if len(queries) > 1 else 1
+        options = self._options
+        missing = self._search(
+            values,
+            self._values,
+            self._effort,
+            self._longest,
+            TOO_LARGE,
+            scores,
+            rows,
+            self._unit,
+            None,
+            options.ids,
+            None,
+            0,
+            threads,
+        )
+        if missing:
+            engine = self._engine
+            values = as_matrix(queries, engine.config.dim, "queries")
+            norms = compute_finite_norms(values, "queries")
+            scores, rows = engine.search(normalize(values, norms) if self._unit else values, options)
+        with np.errstate(over="ignore"):
             return scores.astype(np.float32), rows
 
 
