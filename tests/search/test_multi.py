@@ -5,6 +5,8 @@ python -m pytest tests/search/test_multi.py
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -45,7 +47,8 @@ def test_the_answer_is_the_exact_top_k_of_what_is_stored(codes: str, dtype: str)
     stored = index.reconstruct(index.ids)
     assert max(np.abs(a - b).max() for a, b in zip(stored, documents, strict=True)) < (0.2 if codes == "SQ8" else 1e-3)
     expected = score(queries, stored)
-    for given_queries in (queries, join(queries)):
+    as_encoded = SimpleNamespace(vectors=join(queries)[0], offsets=join(queries)[1])
+    for given_queries in (queries, join(queries), as_encoded):
         scores, ids = index.search(given_queries, 12)
         assert np.array_equal(ids, best(expected, index.ids, 12))
         assert np.allclose(scores, -np.sort(-expected, 1)[:, :12], atol=1e-6)

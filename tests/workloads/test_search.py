@@ -11,6 +11,7 @@ import pytest
 from ridgeline.lab import Case, Profile
 from ridgeline.lab.race import load_workload
 from ridgeline.machine import Placement
+from ridgeline.workloads import _search_gpu_peers as gpu
 from ridgeline.workloads import _search_peers as peers
 from ridgeline.workloads import get_reference
 from ridgeline.workloads._search_data import (
@@ -54,6 +55,25 @@ def test_every_contender_is_correct_and_reports_its_settings(contender: str, rec
     assert run.settings
     assert run.extras()["build_seconds"] > 0
     run.close()
+
+
+def test_on_a_gpu_every_recall_has_tuned_peers():
+    assert peers.list_peers("cuda", 1.0, 10_000) == [peers.TORCH, *gpu.EXACT]
+    assert peers.list_peers("cuda", 0.95, 10_000) == list(gpu.APPROXIMATE)
+    # faiss-cpu has the module `faiss`, too, but nothing for a GPU.
+    faiss = pytest.importorskip("faiss")
+    assert peers.is_available(gpu.FAISS_GPU) == hasattr(faiss, "StandardGpuResources")
+
+
+def test_torch_by_groups_finds_the_exact_neighbours():
+    vectors, queries = draw_vectors("clustered", 3_001, 32), draw_queries("clustered", 9, 3_001, 32, 0)
+    find, settings = gpu.build_torch_groups(vectors, "cpu")
+    scores, rows = find(queries, 10)
+    expected, best = find_truth(queries, vectors, 10)
+    assert np.array_equal(rows.numpy(), expected)
+    assert np.allclose(scores.numpy(), best, atol=1e-6)
+    assert settings["group"] == 64
+    assert find(queries, 3_001)[1].sort(1).values.tolist() == [list(range(3_001))] * 9
 
 
 @pytest.mark.parametrize("bend", ["rows", "scores", "missing", "few"])

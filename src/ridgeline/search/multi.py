@@ -150,7 +150,8 @@ class MultiIndex:
         return None if rows.meta is None else rows.meta if rows.alive is None else rows.meta.take(rows.live_rows)
 
     def add(self, vectors: Any, offsets: Any = None, ids: Any = None, meta: Any = None) -> None:
-        """Add documents: vectors [T, dim] and offsets [N + 1], or a list of N matrices [t, dim].
+        """Add documents: vectors [T, dim] and offsets [N + 1], a list of N matrices [t, dim], or what
+        `encode(texts, output="multi")` returns.
 
         ids   [N], by default the next numbers
         meta  columns to filter by
@@ -190,7 +191,8 @@ class MultiIndex:
     def search(self, queries: Any, k: int, *, candidates: int | None = None, where: Any = None) -> tuple[Any, Any]:
         """Return (scores float32 [q, k], ids int64 [q, k]), best first; missing results have id −1.
 
-        queries     a list of matrices [t, dim], or (vectors, offsets); one matrix is one query, whose results are [k]
+        queries     a list of matrices [t, dim], (vectors, offsets), or what `encode(texts, output="multi")` returns;
+                    one matrix is one query, whose results are [k]
         candidates  with a sketch: documents that are scored exactly; by default 16 · k, 200 or more
         where       "year >= 90", a mask [len(index)], or ids
         """
@@ -364,7 +366,9 @@ def _check_candidates(candidates: Any) -> int:
 
 
 def _as_ragged(vectors: Any, offsets: Any, dim: int | None, what: str) -> Ragged:
-    """Return vectors with offsets; from a list of matrices if there are no offsets."""
+    """Return vectors with offsets; from a list of matrices, or an object that has both, if there are no offsets."""
+    if offsets is None and hasattr(vectors, "vectors") and hasattr(vectors, "offsets"):
+        vectors, offsets = vectors.vectors, vectors.offsets
     if offsets is None:
         parts = [as_matrix(part, None, f"vectors of {what} {number}") for number, part in enumerate(vectors)]
         widths = {part.shape[1] for part in parts} | ({dim} if dim is not None else set())
@@ -400,6 +404,8 @@ def _as_ragged(vectors: Any, offsets: Any, dim: int | None, what: str) -> Ragged
 
 def _as_queries(queries: Any, dim: int | None) -> tuple[Ragged, bool]:
     """Return (queries, whether it is one)."""
+    if hasattr(queries, "vectors") and hasattr(queries, "offsets"):
+        return _as_ragged(queries, None, dim, "query"), False
     if isinstance(queries, tuple) and len(queries) == 2 and np.ndim(queries[1]) == 1:
         return _as_ragged(queries[0], queries[1], dim, "query"), False
     if getattr(queries, "ndim", None) == 2:
@@ -412,7 +418,7 @@ def _as_queries(queries: Any, dim: int | None) -> tuple[Ragged, bool]:
 
 
 def _convert_like(values: Array, like: Any) -> Any:
-    first = like[0] if isinstance(like, list | tuple) and len(like) else like
+    first = like[0] if isinstance(like, list | tuple) and len(like) else getattr(like, "vectors", like)
     if not is_tensor(first):
         return values
     import torch

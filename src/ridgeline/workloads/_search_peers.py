@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ridgeline.lab import installed
+from ridgeline.workloads import _search_gpu_peers as gpu
 from ridgeline.workloads._search_data import Vectors, draw_queries, find_truth
 
 Find = Callable[[Any, int], tuple[Any, Any]]  # scores, rows
@@ -21,7 +22,6 @@ Peer = tuple[Find, dict[str, Any]]
 
 TORCH, FAISS, QDRANT, USEARCH = "torch matmul + topk", "FAISS Flat", "qdrant local", "usearch"
 FAST_SCAN, HNSW = "FAISS IVF-PQ fast-scan", "FAISS HNSW"
-FAISS_GPU, CUVS = "FAISS-GPU Flat", "cuVS brute force"
 NEEDS = {
     TORCH: ("torch",),
     FAISS: ("faiss",),
@@ -29,8 +29,6 @@ NEEDS = {
     HNSW: ("faiss",),
     USEARCH: ("usearch",),
     QDRANT: ("qdrant_client",),
-    FAISS_GPU: ("faiss", "faiss_gpu"),
-    CUVS: ("cuvs",),
 }
 QDRANT_ROWS = 20_000  # its local mode is Python: more rows take minutes to add
 TUNE_QUERIES = 200
@@ -39,13 +37,15 @@ TUNE_QUERIES = 200
 def list_peers(device: str, recall: float, rows: int) -> list[str]:
     """The peers of a case, installed or not."""
     if device != "cpu":
-        return [TORCH, FAISS_GPU, CUVS] if recall >= 1 else []
+        return [TORCH, *gpu.EXACT] if recall >= 1 else list(gpu.APPROXIMATE)
     if recall >= 1:
         return [TORCH, FAISS, USEARCH, *([QDRANT] if rows <= QDRANT_ROWS else [])]
     return [FAST_SCAN, HNSW, USEARCH]
 
 
 def is_available(name: str) -> bool:
+    if name not in NEEDS:
+        return gpu.is_available(name)
     return all(installed(module) for module in NEEDS[name])
 
 
@@ -57,9 +57,9 @@ def build_peer(name: str, vectors: Vectors, case: Any, device: str) -> Peer:
         HNSW: lambda: _build_hnsw(vectors, case),
         USEARCH: lambda: _build_usearch(vectors, case),
         QDRANT: lambda: _build_qdrant(vectors),
-        FAISS_GPU: lambda: _build_faiss_gpu(vectors),
-        CUVS: lambda: _build_cuvs(vectors),
     }
+    if name not in builders:
+        return _build_gpu_peer(name, vectors, case, device)
     return builders[name]()
 
 
@@ -197,22 +197,21 @@ def _build_qdrant(vectors: Vectors) -> Peer:
     return find, {"mode": "local, exact"}
 
 
-def _build_faiss_gpu(vectors: Vectors) -> Peer:
-    import faiss
-
-    index = faiss.GpuIndexFlatIP(faiss.StandardGpuResources(), vectors.shape[1])
-    index.add(vectors)
-    return lambda queries, k: index.search(np.asarray(queries.cpu()), k), {"dtype": "float32"}
-
-
-def _build_cuvs(vectors: Vectors) -> Peer:
+def _build_gpu_peer(name: str, vectors: Vectors, case: Any, device: str) -> Peer:
     import torch
-    from cuvs.neighbors import brute_force
 
-    index = brute_force.build(torch.from_numpy(vectors).half().cuda(), metric="inner_product")
+    def find_setting(find: Callable[[Any], Find], knobs: Sequence[Any]) -> tuple[Any, float]:
+        def on_device(knob: Any) -> Find:
+            search = find(knob)
 
-    def find(queries: Any, k: int) -> tuple[Any, Any]:
-        scores, rows = brute_force.search(index, queries.half(), k)
-        return torch.as_tensor(scores, device="cuda"), torch.as_tensor(rows, device="cuda")
+            def from_host(queries: Any, k: int) -> tuple[Any, Any]:
+                scores, rows = search(torch.from_numpy(queries).to(device), k)
+                return scores.cpu().numpy(), rows.cpu().numpy()
 
-    return find, {"dtype": "float16"}
+            return from_host
+
+        return tune(on_device, knobs, vectors, case)
+
+    sample = draw_queries(case["data"], case["queries"], case["rows"], case["dim"], -1)
+    lists = choose_list_count(len(vectors))
+    return gpu.build_gpu_peer(name, vectors, lists, device, find_setting, torch.from_numpy(sample).to(device))
