@@ -8,8 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ridgeline.cli import main
+from ridgeline.cli.bench_own import parse_values
 from ridgeline.lab.record import read_records
 
 
@@ -62,6 +65,19 @@ def test_a_check_reads_the_output_and_an_exit_code_can_be_right(bench):
     assert "exited with code 0" in rows[1]["advice"]
 
 
+@given(st.integers(-50, 50), st.integers(0, 30), st.integers(1, 7))
+def test_a_range_of_a_parameter_has_both_steps_and_ends_of_python(first, length, step):
+    values = parse_values(f"{first}..{first + length}..{step}", "")
+    assert values == list(range(first, first + length + 1, step))
+    assert parse_values(f"{first}..{first + length}", "") == list(range(first, first + length + 1))
+
+
+@given(st.text(max_size=8).filter(lambda text: ".." not in text))
+def test_a_value_of_a_parameter_is_the_text_or_exactly_its_number(text):
+    (value,) = parse_values(text, "")
+    assert str(value) == text
+
+
 def test_parameters_make_cases_with_set_up_and_clean_up(bench, tmp_path):
     words = ("--param", "n=1,20", "--setup", "seq {n} > f{n}", "--cleanup", "echo {n} >> log; rm f{n}")
     code, rows, _ = bench(*words, "--sh", "cat f{n}", "--sh", "head -n {n} f{n}")
@@ -103,6 +119,7 @@ def test_processes_that_leave_the_session_do_not_outlive_a_run(bench):
         (("--", "true", "--"), "no command between two --"),
         (("spin", "--", "true"), "'spin' is a workload"),
         (("--param", "n=1", "--", "true"), "no command contains {n}"),
+        (("--param", "n=9..1", "--", "echo", "{n}"), "a range is FIRST..LAST"),
         (("--same-output", "spin"), "name them after --"),
         (("--memory", "much", "--", "true"), "is no size"),
         (("--against", "HEAD", "--", "true"), "--against is for workloads"),

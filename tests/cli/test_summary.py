@@ -93,6 +93,8 @@ def test_versions_are_summarised_by_counts_and_the_cases_that_are_not_same():
     assert "search n=8" in text
     assert "1.200" in text
     assert "copy" not in text
+    mine = make_record({"mine": [10.0] * 12, "mine@1a2b3c4": [10.0] * 12}, workload="benchmarks")
+    assert list(summary.compare_with_versions([mine], [version])) == ["mine@1a2b3c4: 1 SAME of 1 lines."]
 
 
 def test_cases_without_time_are_counted(tmp_path):

@@ -366,7 +366,7 @@ def _add_version(
     request: BenchRequest, commit: str, repository: Path | None, stack: ExitStack, progress: BenchProgress
 ) -> BenchRequest:
     """Prepare both versions of the user's repository, or of ridgeline (None), and add the other one to the race."""
-    from ridgeline.lab.race import build_version, copy_working_tree, export_versions
+    from ridgeline.lab.race import add_packages, build_version, copy_working_tree, export_versions
 
     reports = (progress.show_activity, progress.show_message)
     if repository is None:
@@ -374,6 +374,7 @@ def _add_version(
         return replace(request, versions=[version], tree=stack.enter_context(copy_working_tree(*reports)))
     files = [name for name in request.workloads if is_path(name)]
     both = stack.enter_context(export_versions(repository, commit, files, *reports, build=request.build))
+    add_packages(both.interpreter)
     return replace(
         request,
         versions=[both.version],

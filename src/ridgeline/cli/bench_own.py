@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ridgeline.lab.race import OwnRace, Plan
     from ridgeline.lab.record import Record
 
+MOST_VALUES = 1000  # of one parameter
 SIZES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -255,8 +256,25 @@ def _parse_params(options: OwnOptions) -> dict[str, list[int | float | str]]:
             raise InputError(f"--param {name} is taken already; choose another name.")
         if not any(f"{{{name}}}" in t for t in texts):
             raise InputError(f"--param {name}: no command contains {{{name}}}, so its values would change nothing.")
-        params[name] = [_parse_value(value) for value in values.split(",")]
+        params[name] = [value for part in values.split(",") for value in parse_values(part, text)]
     return params
+
+
+def parse_values(part: str, text: str) -> list[int | float | str]:
+    """Return the values of one part of --param: a range of whole numbers, or one value.
+
+    >>> parse_values("1..4", ""), parse_values("10..50..20", ""), parse_values("gcc", "")
+    ([1, 2, 3, 4], [10, 30, 50], ['gcc'])
+    """
+    match = re.fullmatch(r"(-?\d+)\.\.(-?\d+)(?:\.\.(\d+))?", part)
+    if not match:
+        return [_parse_value(part)]
+    first, last, step = int(match[1]), int(match[2]), int(match[3] or 1)
+    if step < 1 or last < first or (last - first) // step >= MOST_VALUES:
+        raise InputError(
+            f"--param '{text}': a range is FIRST..LAST or FIRST..LAST..STEP, upwards, {MOST_VALUES} values."
+        )
+    return [*range(first, last + 1, step)]
 
 
 def _parse_value(text: str) -> Any:

@@ -125,4 +125,5 @@ def compare_with_versions(records: Sequence[Record], versions: Sequence[str]) ->
             )
         yield table
     words = ", ".join(f"{count} {word}" for word, count in counts.items())
-    yield f"{', '.join(versions)}: {words} of {len(rows)} lines."
+    names = dict.fromkeys(row.result.contender for row in rows)  # of a user's code: his project@commit
+    yield f"{', '.join(names or versions)}: {words} of {len(rows)} lines."

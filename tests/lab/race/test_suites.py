@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from ridgeline.errors import InputError, NotComparable
 from ridgeline.lab import Profile
 from ridgeline.lab.race import (
+    add_packages,
     bisection,
     commit_history,
     export_versions,
@@ -131,6 +132,22 @@ def draw_races(times: list[float], commits: list[str]):
         return [second / first * math.exp(rng.gauss(0, 0.002)) for _ in range(8)]
 
     return race
+
+
+def test_a_suite_may_import_what_only_a_build_installs(project, monkeypatch):
+    """A package in src/ is importable after the build, and the cases are listed by this process."""
+    name = f"built_{project.parent.name.replace('-', '_')}"
+    bench = find_suite(project) / "bench_total.py"
+    bench.write_text(f"import {name}\ndef time_it():\n    {name}.work()\n")
+    git(project, "init", "-q")
+    git(project, "add", "-A")
+    git(project, "commit", "-qm", "Add it")
+    code = f"import sysconfig; open(sysconfig.get_path('purelib') + '/{name}.py', 'w').write('def work(): pass')"
+    with export_versions(project, "HEAD", [], lambda _: None, lambda _: None, f'python -c "{code}"') as both:
+        with pytest.raises(InputError, match=name):
+            load_workload(str(find_suite(project)))
+        add_packages(both.interpreter)
+        assert len(load_workload(str(find_suite(project))).cases(Profile.QUICK)) == 1
 
 
 @pytest.mark.parametrize("first_slow", [1, 4, 9])

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ridgeline.lab.race.own_race import race_cases as race_cases
     from ridgeline.lab.race.process import ContenderSpec as ContenderSpec
     from ridgeline.lab.race.repository import SUITE_MARGIN as SUITE_MARGIN
+    from ridgeline.lab.race.repository import add_packages as add_packages
     from ridgeline.lab.race.repository import choose_repository as choose_repository
     from ridgeline.lab.race.repository import export_versions as export_versions
     from ridgeline.lab.race.request import BenchRequest as BenchRequest
@@ -69,7 +70,7 @@ __getattr__, __dir__, __all__ = attach(
             "race_cases",
         ],
         "process": ["ContenderSpec"],
-        "repository": ["SUITE_MARGIN", "choose_repository", "export_versions"],
+        "repository": ["SUITE_MARGIN", "add_packages", "choose_repository", "export_versions"],
         "suites": ["find_suite"],
         "request": ["BenchRequest", "Point", "list_contenders"],
     },

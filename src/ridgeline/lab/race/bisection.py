@@ -25,6 +25,7 @@ from ridgeline.lab.race.measure import Plan, measure_case, repeat_execution
 from ridgeline.lab.race.process import ContenderSpec, ProcessPool
 from ridgeline.lab.race.repository import (
     SUITE_MARGIN,
+    add_packages,
     choose_repository,
     export_version,
     find_commit,
@@ -116,7 +117,7 @@ def find_slow_commit(
         raise InputError("bisect is for your own repository; this one is ridgeline's.")
     commits = list_commits(root, good, bad)
     machine = topology()
-    cases, contender = load_suite(reference)
+    contender = ""
     plan = Plan(timeout_s=timeout_s, versions=True, target=0.0, least_rounds=6, most_rounds=2000)
     search = Search(reference, plan, machine, budget_s=budget_s, margin=margin, commits=len(commits))
     with open_version_folder() as folder:
@@ -127,7 +128,10 @@ def find_slow_commit(
             spec = export_version(root, commit, [reference], folder / commit[:12], build, on_activity, on_message)
             yield replace(spec, name=commit[:12], contender=contender)
 
-        with export(0) as fast:
+        with export(0) as built:
+            add_packages(built.interpreter)
+            cases, contender = load_suite(reference)
+            fast = replace(built, contender=contender)
             with export(len(commits) - 1) as slow:
                 ratios = []
                 for case in cases:

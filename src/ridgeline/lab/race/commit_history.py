@@ -29,7 +29,13 @@ from ridgeline.lab.race.against import run_git
 from ridgeline.lab.race.bisection import Search, list_commits, load_suite, race_commits
 from ridgeline.lab.race.measure import Plan
 from ridgeline.lab.race.process import ContenderSpec
-from ridgeline.lab.race.repository import SUITE_MARGIN, choose_repository, export_version, open_version_folder
+from ridgeline.lab.race.repository import (
+    SUITE_MARGIN,
+    add_packages,
+    choose_repository,
+    export_version,
+    open_version_folder,
+)
 from ridgeline.lab.workload import Case
 from ridgeline.machine import topology
 
@@ -140,10 +146,9 @@ def measure_history(
         raise InputError(f"--points {points}: ask for {LEAST_POINTS} or more.")
     commits = list_commits(root, first, last)
     sample = choose_sample(len(commits), points)
-    cases, contender = load_suite(reference)
+    contender = ""
     machine = topology()
     plan = Plan(timeout_s=timeout_s, versions=True, target=0.0, least_rounds=6, most_rounds=2000)
-    share = SURVEY_SHARE * budget_s / len(cases) / max(1, len(sample) - 1)
     with open_version_folder() as folder:
 
         @contextmanager
@@ -152,8 +157,12 @@ def measure_history(
             spec = export_version(root, commit, [reference], folder / commit[:12], build, on_activity, on_message)
             yield replace(spec, name=commit[:12], contender=contender)
 
-        measured = [[_describe(root, commits[0], ())] for _ in cases]
-        with export(0) as base:
+        with export(0) as built:
+            add_packages(built.interpreter)
+            cases, contender = load_suite(reference)
+            base = replace(built, contender=contender)
+            measured = [[_describe(root, commits[0], ())] for _ in cases]
+            share = SURVEY_SHARE * budget_s / len(cases) / max(1, len(sample) - 1)
             for number in sample[1:]:
                 with export(number) as spec:
                     for line, case in zip(measured, cases, strict=True):

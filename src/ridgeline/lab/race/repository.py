@@ -9,6 +9,7 @@ sources of both versions are equal. With it each version is built in an environm
 
 from __future__ import annotations
 
+import importlib
 import os
 import shlex
 import shutil
@@ -192,6 +193,13 @@ def build_version_of_user(folder: Path, command: str, owner: str, on_activity: C
         reason = f": {output[-1][:300]}" if output else ""
         raise InputError(f"--build '{command}' failed for {owner} with exit code {process.returncode}{reason}.")
     return str(interpreter)
+
+
+def add_packages(interpreter: str | None) -> None:
+    """Let this process import what a build installed, too: it loads the suite to list the cases."""
+    if interpreter is not None:
+        site.addsitedir(str(next((Path(interpreter).parents[1] / "lib").glob("python*/site-packages"))))
+        importlib.invalidate_caches()
 
 
 def _list_files(repository: Path) -> list[str]:
