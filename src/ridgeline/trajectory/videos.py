@@ -29,7 +29,11 @@ GOP = 2  # as LeRobot's: random access costs two frames at most
 _CRF = {"h264": 23, "av1": 30}
 _HIGHEST_CRF = {"h264": 51, "av1": 63}
 _ENCODERS = {"h264": "libx264", "av1": "libsvtav1"}
-_SPEED = {"h264": {"preset": "veryfast", "bf": "0"}, "av1": {"preset": "10", "svtav1-params": "pred-struct=1"}}
+# Ultrafast with CABAC and deblocking takes half the CPU time of veryfast, and is nearer to the images at the same CRF.
+_SPEED = {
+    "h264": {"preset": "ultrafast", "x264-params": "cabac=1:deblock=0,0", "bf": "0"},
+    "av1": {"preset": "10", "svtav1-params": "pred-struct=1"},
+}
 QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 _SAMPLED_FRAMES = 200  # of a video, for its statistics
 _SAMPLED_WIDTH = 160

@@ -1,0 +1,220 @@
+"""Cameras: the time to convert a recording, the memory it takes, and what a training loop waits for its loader.
+
+    python benchmarks/trajectory_cameras.py convert [--megabytes 200] [--peer COMMAND]
+    python benchmarks/trajectory_cameras.py memory  [--megabytes 200 2000]
+    python benchmarks/trajectory_cameras.py loader  [--workers 2] [--step 0.05] [--peer PYTHON]
+
+convert  an MCAP file with two JPEG cameras of 640 × 480 at 30 Hz and joints at 100 Hz → LeRobot v3, each in a process
+         of its own. `--peer` is another converter's command with {in} and {out}; it takes turns with ours. Seconds of
+         the wall and of the CPU, and the largest memory.
+memory   the same without a peer, for recordings that repeat the same pictures.
+loader   batches of 64 × 2 cameras × 224², float32, from workers; a step is a sleep. `--peer` is a Python in which
+         LeRobot can be imported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+START = 1_700_000_000_000_000_000
+HZ, SIZE, PICTURES = 30, (640, 480), 60
+_TIME = "\n" + "=" * 80 + "\nMSG: builtin_interfaces/Time\nint32 sec\nuint32 nanosec"
+_HEADER = f"\n{'=' * 80}\nMSG: std_msgs/Header\nbuiltin_interfaces/Time stamp\nstring frame_id{_TIME}"
+TYPES = {
+    "sensor_msgs/msg/CompressedImage": f"std_msgs/Header header\nstring format\nuint8[] data{_HEADER}",
+    "sensor_msgs/msg/JointState": "std_msgs/Header header\nstring[] name\nfloat64[] position\nfloat64[] velocity\n"
+    f"float64[] effort{_HEADER}",
+}
+LOADER = """
+import sys, time, torch
+root, workers, step, kind = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
+torch.set_num_threads(1)
+keys = ["observation.images.front", "observation.images.wrist"]
+deltas = {key: [0.0] for key in keys}
+if kind == "lerobot":
+    from lerobot.datasets.lerobot_dataset import LeRobotDataset
+    dataset = LeRobotDataset("local/benchmark", root=root, delta_timestamps=deltas, tolerance_s=1e-3)
+else:
+    from ridgeline import TrajectoryDataset
+    dataset = TrajectoryDataset(root, delta_timestamps=deltas, decoder=kind.partition("-")[2] or "auto")
+loader = torch.utils.data.DataLoader(dataset, batch_size=64, shuffle=True, drop_last=True, num_workers=workers,
+                                     persistent_workers=True, multiprocessing_context="fork")
+waits = []
+for epoch in range(4):
+    before = time.perf_counter()
+    for batch in loader:
+        waits.append(time.perf_counter() - before)
+        time.sleep(step)
+        before = time.perf_counter()
+    if epoch == 0:
+        waits.clear()  # the workers start
+print(sum(waits), len(waits))
+"""
+
+
+def make_pictures(size: tuple[int, int]) -> list[bytes]:
+    """JPEG images of a moving texture, about as large as those of a camera."""
+    import av
+
+    rng = np.random.default_rng(0)
+    rough = rng.integers(0, 255, (size[1] // 8 + 8, size[0] // 8 + PICTURES, 3), np.uint8)
+    out = []
+    for i in range(PICTURES):
+        pixels = rough[: size[1] // 8, i : i + size[0] // 8].repeat(8, 0).repeat(8, 1).astype(np.int16)
+        pixels = (pixels + rng.integers(-6, 6, pixels.shape)).clip(0, 255).astype(np.uint8)
+        encoder = av.CodecContext.create("mjpeg", "w")
+        encoder.width, encoder.height, encoder.pix_fmt, encoder.time_base = *size, "yuv420p", 1
+        encoder.color_range, encoder.options = 2, {"strict": "unofficial", "qmin": "2", "qmax": "5"}
+        frame = av.VideoFrame.from_ndarray(pixels, format="rgb24").reformat(format="yuv420p", dst_color_range=2)
+        out.append(b"".join(bytes(p) for p in [*encoder.encode(frame), *encoder.encode(None)]))
+    return out
+
+
+def make_recording(path: Path, megabytes: float, size: tuple[int, int] = SIZE) -> float:
+    """Write a recording of about this size; return its seconds."""
+    from mcap_ros2.writer import Writer
+
+    pictures = make_pictures(size)
+    per_second = 2 * HZ * sum(map(len, pictures)) / len(pictures)
+    seconds = max(2.0, megabytes * 1e6 / per_second)
+    with path.open("wb") as file:
+        writer = Writer(file)
+        kinds = {name: writer.register_msgdef(name, text) for name, text in TYPES.items()}
+        image, joints = kinds.values()
+        for i in range(int(seconds * 100)):
+            stamp = START + i * 10_000_000
+            header = {"stamp": {"sec": stamp // 10**9, "nanosec": stamp % 10**9}, "frame_id": "base"}
+            fields = {"name": ["a", "b"], "position": [np.sin(i / 50), np.cos(i / 50)], "velocity": [], "effort": []}
+            writer.write_message("/joint_states", joints, {"header": header, **fields}, stamp, stamp)
+            if i * HZ % 100 < HZ:
+                number = i * HZ // 100
+                for camera, offset in (("front", 0), ("wrist", 7)):
+                    data = pictures[(number + offset) % PICTURES]
+                    fields = {"format": "jpeg", "data": data}
+                    writer.write_message(f"/{camera}/compressed", image, {"header": header, **fields}, stamp, stamp)
+        writer.finish()
+    return seconds
+
+
+def run_measured(command: Sequence[str]) -> tuple[float, float, float]:
+    """Return seconds of the wall, seconds of the CPU, and megabytes of a command and its children."""
+    start = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    errors = process.stderr.read() if process.stderr else ""
+    _, status, usage = os.wait4(process.pid, 0)
+    wall = time.perf_counter() - start
+    if status:
+        raise SystemExit(f"{' '.join(command)}: {errors[-500:]}")
+    return wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
+
+
+def build_command(path: Path, out: Path) -> list[str]:
+    executable = str(Path(sys.executable).parent / "ridgeline")
+    return [
+        executable, "resample", str(path), "--hz", str(HZ), "-o", str(out), "--format", "lerobot",
+        "--camera", "front=/front/compressed", "--camera", "wrist=/wrist/compressed",
+        "--state", "/joint_states/position", "--task", "pick", "-q",
+    ]  # fmt: skip
+
+
+def measure_conversion(folder: Path, megabytes: Sequence[float], peer: str | None, rounds: int) -> None:
+    path = folder / "run.mcap"
+    seconds = make_recording(path, megabytes[0])
+    gigabytes = path.stat().st_size / 1e9
+    print(f"{gigabytes * 1e3:.0f} MB, {seconds:.0f} s, 2 × JPEG 640 × 480 at 30 Hz, joints at 100 Hz")
+    times: dict[str, list[tuple[float, float, float]]] = {"ridgeline": []}
+    if peer:
+        times["peer"] = []
+    for number in range(rounds):
+        for name in list(times)[:: 1 if number % 2 else -1]:
+            out = folder / "out"
+            words = (
+                build_command(path, out)
+                if name == "ridgeline"
+                else shlex.split((peer or "").replace("{in}", str(path)).replace("{out}", str(out)))
+            )
+            times[name].append(run_measured(words))
+            shutil.rmtree(out, ignore_errors=True)
+            wall, cpu, memory = times[name][-1]
+            print(
+                f"{name:10} {wall:6.1f} s wall, {cpu:6.1f} s CPU = {wall / gigabytes:5.1f} and {cpu / gigabytes:5.1f} "
+                f"s/GB, {memory:.0f} MB",
+                flush=True,
+            )
+    if peer:
+        for what, at in (("wall", 0), ("CPU", 1)):
+            ratios = [b[at] / a[at] for a, b in zip(times["ridgeline"], times["peer"], strict=True)]
+            print(f"peer ÷ ridgeline, {what}: median {statistics.median(ratios):.2f} of {len(ratios)}")
+
+
+def measure_memory(folder: Path, megabytes: Sequence[float]) -> None:
+    peaks = []
+    for size in megabytes:
+        path = folder / "run.mcap"
+        make_recording(path, size)
+        wall, cpu, memory = run_measured(build_command(path, folder / "out"))
+        real = path.stat().st_size / 1e6
+        peaks.append(memory)
+        print(f"{real:6.0f} MB: {memory:.0f} MB at most, {wall:.1f} s wall, {cpu:.1f} s CPU", flush=True)
+        shutil.rmtree(folder / "out")
+    print(f"difference: {max(peaks) - min(peaks):.0f} MB")
+
+
+def measure_loader(folder: Path, workers: int, step: float, peer: str | None, rounds: int, decoder: str) -> None:
+    path, out = folder / "run.mcap", folder / "set"
+    make_recording(path, 20, (224, 224))
+    run_measured(build_command(path, out))
+    ours = f"ridgeline-{decoder}"
+    names = [ours, *(["lerobot"] if peer else [])]
+    waits: dict[str, list[float]] = {name: [] for name in names}
+    for number in range(rounds):
+        for name in names[:: 1 if number % 2 else -1]:
+            python = sys.executable if name == ours else str(peer)
+            words = [python, "-c", LOADER, str(out), str(workers), str(step), name]
+            text = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
+            wait, batches = float(text[-2]), int(text[-1])
+            waits[name].append(wait / batches)
+            print(
+                f"{name:20} {wait / batches * 1e3:7.1f} ms wait for each of {batches} batches = "
+                f"{wait / (wait + step * batches):.1%} of the time",
+                flush=True,
+            )
+    if peer:
+        rates = [(b + step) / (a + step) for a, b in zip(waits[ours], waits["lerobot"], strict=True)]
+        print(f"LeRobot's time ÷ ours for a step with its batch: median {statistics.median(rates):.2f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("convert", "memory", "loader"))
+    parser.add_argument("--megabytes", type=float, nargs="+", default=None)
+    parser.add_argument("--peer", default=None)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--step", type=float, default=0.05)
+    parser.add_argument("--decoder", default="auto")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if options.what == "convert":
+            measure_conversion(folder, options.megabytes or [200], options.peer, options.rounds)
+        elif options.what == "memory":
+            measure_memory(folder, options.megabytes or [200, 2000])
+        else:
+            measure_loader(folder, options.workers, options.step, options.peer, options.rounds, options.decoder)
+
+
+if __name__ == "__main__":
+    main()
