@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from ridgeline.errors import InputError, StoreError
 from ridgeline.search import MultiIndex
+from ridgeline.search.token_codes import make_token_codec
 
 
 def draw(count: int, dim: int = 16, seed: int = 0, longest: int = 9) -> list[np.ndarray]:
@@ -37,15 +38,17 @@ def join(parts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate(parts), np.cumsum([0, *map(len, parts)])
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("codes", ["Flat", "SQ8"])
+FORMS = [("Flat", "float32"), ("Flat", "float16"), ("SQ8", "float32"), ("RaBitQ", "float32")]
+
+
+@pytest.mark.parametrize(("codes", "dtype"), FORMS)
 def test_the_answer_is_the_exact_top_k_of_what_is_stored(codes: str, dtype: str):
     documents, queries = draw(120), draw(7, seed=1, longest=40)
     index = MultiIndex(codes, device="cpu", dtype=dtype)
     index.add(*join(documents[:50]), ids=np.arange(50)[::-1] + 1000)
     index.add(documents[50:])
     stored = index.reconstruct(index.ids)
-    assert max(np.abs(a - b).max() for a, b in zip(stored, documents, strict=True)) < (0.2 if codes == "SQ8" else 1e-3)
+    assert max(np.abs(a - b).max() for a, b in zip(stored, documents, strict=True)) < (1e-3 if codes == "Flat" else 0.2)
     expected = score(queries, stored)
     as_encoded = SimpleNamespace(vectors=join(queries)[0], offsets=join(queries)[1])
     for given_queries in (queries, join(queries), as_encoded):
@@ -94,6 +97,21 @@ def test_any_order_of_changes_leaves_the_exact_answer(seed: int, steps, k: int, 
     assert (filtered[:, passing:] == -1).all()
 
 
+@pytest.mark.parametrize("dim", [1, 7, 64])
+def test_four_bits_keep_inner_products_without_bias(dim: int):
+    vectors, queries = np.concatenate(draw(400, dim, 1)), np.concatenate(draw(20, dim, 2))
+    codec = make_token_codec("RaBitQ", "float32", vectors)
+    codes = codec.encode(np.concatenate([vectors, np.zeros((1, dim), np.float32)]))
+    stored = codec.decode(codes)
+    assert codes.shape[1] == -(-dim // 2) + 4
+    assert not stored[-1].any()
+    lost = stored[:-1] - vectors
+    assert np.abs(np.einsum("ij,ij->i", lost, vectors)).max() < 1e-5  # the error is at right angles to the vector
+    assert np.linalg.norm(lost, axis=1).mean() < 0.11
+    assert abs((queries @ lost.T).mean()) < 2e-3
+    assert np.allclose(codec.rotate(queries) @ codec.decode_rotated(codes).T, queries @ stored.T, atol=1e-5)
+
+
 def test_values_that_float32_cannot_sum_are_scored_in_float64():
     index = MultiIndex(device="cpu")
     index.add([np.array([[3e30, 1.0]]), np.array([[3e30, 2.0]])])
@@ -113,7 +131,7 @@ def test_conditions_choose_documents():
 
 
 @pytest.mark.parametrize("sketch", [False, True])
-@pytest.mark.parametrize("codes", ["Flat", "SQ8"])
+@pytest.mark.parametrize("codes", ["Flat", "SQ8", "RaBitQ"])
 def test_a_saved_index_has_the_same_results_and_can_grow(tmp_path, codes: str, sketch: bool):
     documents, queries = draw(60), draw(4, seed=2)
     index = MultiIndex(codes, device="cpu", sketch=sketch, model="m")

@@ -33,7 +33,7 @@ from ridgeline.search.inputs import as_ids, as_matrix, compute_finite_norms, is_
 from ridgeline.search.recall import compute_interval, count_hits
 from ridgeline.search.rows import Rows, make_empty_rows, make_row_mask
 
-CODES = ("Flat", "SQ8")
+CODES = ("Flat", "SQ8", "RaBitQ")
 DTYPES = ("auto", "float32", "float16")
 KIND, FORMAT = "ridgeline multi index", 1
 MAX_REMOVED_SHARE = 0.25  # a larger share of removed documents is dropped from the engine
@@ -96,7 +96,8 @@ class MultiSnapshot:
 class MultiIndex:
     """Documents of many vectors with ids, searched by MaxSim.
 
-    codes   Flat (the values) or SQ8 (a byte per dimension, over the range of the first documents: add many at first)
+    codes   Flat (the values), SQ8 (a byte per dimension, over the range of the first documents: add many at first) or
+            RaBitQ (four bits per dimension, on a CPU)
     device  auto, cpu, cuda, cuda:N
     dtype   of Flat values: float32 or float16; auto is float32 on a CPU, float16 on a GPU
     dim     components of a vector; by default those of the first vectors
@@ -124,6 +125,8 @@ class MultiIndex:
         self.codes, self.model = codes, model
         self.device = resolve_device(device)
         on_gpu = self.device.partition(":")[0] == "cuda"
+        if on_gpu and codes == "RaBitQ":
+            raise InputError(f"codes 'RaBitQ' are searched on a CPU; use device='cpu', or SQ8 on {self.device}.")
         self.dtype = dtype if dtype != "auto" else "float16" if on_gpu else "float32"
         self._dim, self._has_sketch = dim, bool(sketch)
         self._engines: Any = import_module(ENGINES[self.device.partition(":")[0]])

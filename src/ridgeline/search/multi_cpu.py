@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ridgeline.search.arrays import Array, Doubles, Flags, Floats, GrowableArray, Integers, wrap_rows
-from ridgeline.search.codecs import ByteCodec, Codec, FlatCodec, train_byte_codec
+from ridgeline.search.codecs import Codec
 from ridgeline.search.metric import compute_norms, compute_slack
 from ridgeline.search.multi import Ragged
+from ridgeline.search.token_codes import RotatedCodec, make_token_codec, restore_token_codec
 
 BLOCK_SCORES = 1 << 19  # products that stay in the caches until the largest are taken
 BLOCK_VALUES = 1 << 22  # components that are decoded at a time
 MAX_QUERY_VECTORS = 512  # in one product
-MIN_TRAINING = 4096  # vectors
 GATHER_FACTOR = 4  # if fewer than 1 in 4 documents are allowed, only those are read
 
 
@@ -89,6 +89,8 @@ class CpuDocuments:
         """For each query all documents that can be among its best k."""
         chosen = np.arange(self.count) if allowed is None else np.flatnonzero(allowed)
         norms = np.add.reduceat(compute_norms(queries.vectors), queries.offsets[:-1])
+        if isinstance(self.codec, RotatedCodec):  # rounding while query and row are turned: √d · the norm each, in all
+            norms = norms * (1 + 3 * queries.vectors.shape[1] ** 0.5)
         slack = compute_slack(queries.vectors.shape[1], norms * self.longest)
         if not np.isfinite(slack).all() or len(chosen) <= k:
             return [chosen] * len(queries)
@@ -106,12 +108,15 @@ class CpuDocuments:
         width = queries.vectors.shape[1]
         step = max(1, min(BLOCK_SCORES // len(queries.vectors), BLOCK_VALUES // width))
         out = np.empty((len(queries), len(offsets) - 1))
+        rotated = self.codec if isinstance(self.codec, RotatedCodec) else None
+        decode = self.codec.decode if rotated is None else rotated.decode_rotated
+        given = queries.vectors if rotated is None else rotated.rotate(queries.vectors)
         low = 0
         while low < len(offsets) - 1:
             high = max(low + 1, int(np.searchsorted(offsets, offsets[low] + step, "right")) - 1)
             part = slice(offsets[low], offsets[high])
-            values = self.codec.decode(self.codes.rows[part if places is None else places[part]])
-            best = np.maximum.reduceat(queries.vectors @ values.T, offsets[low:high] - offsets[low], axis=1)
+            values = decode(self.codes.rows[part if places is None else places[part]])
+            best = np.maximum.reduceat(given @ values.T, offsets[low:high] - offsets[low], axis=1)
             out[:, low:high] = np.add.reduceat(best, queries.offsets[:-1], axis=0, dtype=np.float64)
             low = high
         return out
@@ -138,25 +143,12 @@ class CpuDocuments:
 
 def make_engine(codes: str, dtype: str, vectors: Floats, device: str) -> CpuDocuments:
     """Return an engine without documents; SQ8 learns the range of values from `vectors`."""
-    codec: Codec = train_token_codec(vectors) if codes == "SQ8" else FlatCodec(vectors.shape[1], dtype)
+    codec = make_token_codec(codes, dtype, vectors)
     return CpuDocuments(codec, wrap_rows(codec.empty()), wrap_rows(np.zeros(0, np.int64)))
-
-
-def train_token_codec(vectors: Floats) -> ByteCodec:
-    """Learn the range of each dimension; few vectors do not show it, so then all have that of the largest value."""
-    if len(vectors) >= MIN_TRAINING:
-        return train_byte_codec(vectors)
-    largest = np.full((1, vectors.shape[1]), np.abs(vectors).max(initial=0.0), np.float32)
-    return train_byte_codec(np.concatenate([-largest, largest]))
 
 
 def restore_engine(codes: str, dtype: str, arrays: Mapping[str, Array], device: str) -> CpuDocuments:
     """Return the engine whose `arrays` were saved."""
-    stored = np.asarray(arrays["codes"])
-    codec: Codec = (
-        ByteCodec(np.asarray(arrays["base"]), np.asarray(arrays["step"]))
-        if codes == "SQ8"
-        else FlatCodec(stored.shape[1], dtype)
-    )
+    codec = restore_token_codec(codes, dtype, arrays)
     ends = np.asarray(arrays["offsets"])[1:]
-    return CpuDocuments(codec, wrap_rows(stored), wrap_rows(ends), float(arrays["longest"][0]))
+    return CpuDocuments(codec, wrap_rows(np.asarray(arrays["codes"])), wrap_rows(ends), float(arrays["longest"][0]))

@@ -15,11 +15,11 @@ import torch
 
 from ridgeline.kernels.search import MAXSIM_PART, score_documents, score_pairs
 from ridgeline.search.arrays import Array, Doubles, Flags, Floats, GrowableArray, Integers, wrap_rows
-from ridgeline.search.codecs import ByteCodec, Codec, FlatCodec
+from ridgeline.search.codecs import ByteCodec, Codec
 from ridgeline.search.metric import compute_norms, compute_slack
 from ridgeline.search.multi import Ragged
-from ridgeline.search.multi_cpu import train_token_codec
 from ridgeline.search.tensors import GrowableTensor
+from ridgeline.search.token_codes import make_token_codec, restore_token_codec
 
 HALF_ROUNDING = 2.0**-11  # relative, of a value as float16
 MORE_CANDIDATES = 32  # beyond k, in the first try
@@ -170,19 +170,15 @@ class CudaDocuments:
 
 def make_engine(codes: str, dtype: str, vectors: Floats, device: str) -> CudaDocuments:
     """Return an engine without documents; SQ8 learns the range of values from `vectors`."""
-    codec: Codec = train_token_codec(vectors) if codes == "SQ8" else FlatCodec(vectors.shape[1], dtype)
+    codec = make_token_codec(codes, dtype, vectors)
     return _make(codec, codec.empty(), np.zeros(0, np.int64), 0.0, device)
 
 
 def restore_engine(codes: str, dtype: str, arrays: Mapping[str, Array], device: str) -> CudaDocuments:
     """Return the engine whose `arrays` were saved."""
-    stored = np.array(arrays["codes"])
-    codec: Codec = (
-        ByteCodec(np.array(arrays["base"]), np.array(arrays["step"]))
-        if codes == "SQ8"
-        else FlatCodec(stored.shape[1], dtype)
-    )
-    return _make(codec, stored, np.array(arrays["offsets"][1:]), float(arrays["longest"][0]), device)
+    codec = restore_token_codec(codes, dtype, arrays)
+    longest = float(arrays["longest"][0])
+    return _make(codec, np.array(arrays["codes"]), np.array(arrays["offsets"][1:]), longest, device)
 
 
 def _make(codec: Codec, codes: Array, ends: Integers, longest: float, device: str) -> CudaDocuments:
