@@ -217,18 +217,19 @@ SIMULATIONS: dict[str, Callable[[Sequence[float], random.Random, float], Any]] =
 }
 
 
-def simulate(trials: int, names: Sequence[str]) -> None:
+def simulate(trials: int, names: Sequence[str], only: Sequence[str]) -> None:
     noises = load_noises(FILES)
     pools = {
         "quiet": [n for n in noises if statistics.median(map(abs, n)) < QUIET],
         "shared": load_noises(VERSIONS),
         "mixed": noises,
     }
+    only = only or list(pools)
     sizes = ", ".join(f"{name} {len(pool)}" for name, pool in pools.items())
     print(f"simulated, with the noise of races of committed records: {sizes}")
     for name in names:
         for pool, choices in pools.items():
-            for ratio in STEPS:
+            for ratio in STEPS if pool in only else ():
                 if name == "bisect" and ratio == 1.0:
                     continue
                 rng = random.Random(f"{name} {pool} {ratio}")  # noqa: S311
@@ -395,13 +396,14 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="commands functions http commits bisect (default: all)")
     parser.add_argument("--minutes", type=float, default=4.0, help="simulated time for one case of two commits")
     parser.add_argument("--trials", type=int, default=100, help="simulated races of each kind; A/A: twice as many")
+    parser.add_argument("--pools", nargs="*", default=[], help="quiet shared mixed (default: all)")
     parser.add_argument("--runs", type=int, default=20, help="real runs of each kind")
     parser.add_argument("--ratios", type=float, nargs="*", default=[1.0, 1.05], help="work of the second contender")
     options = parser.parse_args()
     global minutes_of_commits
     minutes_of_commits = options.minutes
     if options.mode == "simulate":
-        simulate(options.trials, options.names or list(SIMULATIONS))
+        simulate(options.trials, options.names or list(SIMULATIONS), options.pools)
     else:
         run_real(options.runs, options.names or list(REAL), options.ratios)
 

@@ -14,7 +14,15 @@ from tests.machine.trees import Recording
 
 from ridgeline.machine import devices, nvml
 from ridgeline.machine.devices import filter_visible
-from ridgeline.machine.nvml import GpuState, NvmlGpu, list_installed_gpus, read_driver_version, read_gpu_state
+from ridgeline.machine.nvml import (
+    GpuSettings,
+    GpuState,
+    NvmlGpu,
+    list_installed_gpus,
+    read_driver_version,
+    read_gpu_settings,
+    read_gpu_state,
+)
 from ridgeline.machine.state import read_machine_state
 from ridgeline.machine.sysfs import Tree
 
@@ -165,6 +173,33 @@ def test_the_state_of_a_gpu_names_the_reasons_for_throttling(driver):
     assert read_gpu_state("GPU-b") == GpuState(
         1755, 3201, 1980, 41, 350.5, ("software power cap", "hardware thermal slowdown")
     )
+
+
+def test_the_settings_of_a_gpu_say_what_limits_it(driver):
+    answers = {
+        "nvmlDeviceGetEccMode": (1, 1),
+        "nvmlDeviceGetMigMode": (0, 0),
+        "nvmlDeviceGetEnforcedPowerLimit": 500_000,
+        "nvmlDeviceGetPowerManagementDefaultLimit": 700_000,
+        "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=42),
+        "nvmlDeviceGetMemoryBusWidth": 384,
+    }
+    fake = driver({**TWO[0], "reasons": 0x08})
+    for name, answer in answers.items():
+        setattr(fake, name, lambda board, answer=answer: answer)
+    fake.nvmlDeviceGetApplicationsClock = lambda board, which: {1: 1200, 2: 2619}[which]
+    fake.nvmlDeviceGetDefaultApplicationsClock = lambda board, which: {1: 1980, 2: 2619}[which]
+    assert read_gpu_settings("GPU-b") == GpuSettings(
+        False, True, False, 500.0, 700.0, 1200, 1980, 2619, 2619, 42, ("hardware slowdown",)
+    )
+    assert (read_gpu_settings("GPU-zz"), fake.open) == (None, 0)
+
+
+def test_a_gpu_that_supports_no_query_has_settings_that_say_nothing(driver):
+    queries = ("EccMode", "MigMode", "EnforcedPowerLimit", "PowerManagementDefaultLimit", "UtilizationRates")
+    queries += ("MemoryBusWidth", "ApplicationsClock", "DefaultApplicationsClock", "CurrentClocksThrottleReasons")
+    driver(*TWO, silent=tuple(f"nvmlDeviceGet{q}" for q in queries))
+    assert read_gpu_settings("GPU-a") == GpuSettings(hbm=False)
 
 
 def test_a_missing_gpu_has_no_state(driver):

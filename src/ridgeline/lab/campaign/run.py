@@ -11,6 +11,7 @@ The folder of a campaign:
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -35,6 +36,7 @@ from ridgeline.store import lock, publish
 STEPS = "steps"
 GRACE_S = 10.0  # between SIGINT, which lets a step keep its records, and SIGKILL
 LOG_TAIL = 4096
+PR_SET_PDEATHSIG = 1
 
 Report = Callable[[CampaignStep], None]
 
@@ -89,6 +91,7 @@ def _run_step(step: CampaignStep, folder: Path, program: Sequence[str]) -> Campa
             stdout=output,
             stderr=log,
             start_new_session=True,
+            preexec_fn=_end_with_parent,
         )
         try:
             code = process.wait(limit_s)
@@ -104,6 +107,11 @@ def _run_step(step: CampaignStep, folder: Path, program: Sequence[str]) -> Campa
     if code in (Exit.OK, Exit.FINDINGS, Exit.SLOWER, Exit.UNCLEAR):
         return replace(step, state=DONE, reason="")
     return replace(step, state=FAILED, reason=f"exit code {code}: {_read_last_line(folder / 'log.txt')}")
+
+
+def _end_with_parent() -> None:
+    """In the child: ask the kernel for SIGINT when the campaign is killed, so that no step runs on without it."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGINT, 0, 0, 0)
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
