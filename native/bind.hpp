@@ -17,5 +17,6 @@ void bind_search(nanobind::module_ &m);
 void bind_graph(nanobind::module_ &m);
 void bind_ledger(nanobind::module_ &m);
 void bind_collective(nanobind::module_ &m);
+void bind_recommend(nanobind::module_ &m);
 
 } // namespace ridgeline

@@ -17,4 +17,5 @@ NB_MODULE(native, m) {
   ridgeline::bind_graph(m);
   ridgeline::bind_ledger(m);
   ridgeline::bind_collective(m);
+  ridgeline::bind_recommend(m);
 }

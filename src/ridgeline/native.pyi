@@ -524,3 +524,15 @@ class NetworkCollective(RankEngine):
     @property
     def current_call(self) -> int:
         """Sequence number << 8 | operation + 1 of the call in progress; 0: none."""
+
+def find_neighbours(user_starts: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], user_items: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], item_starts: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], item_users: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], first: int, nearest: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu')], nearest_likes: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], frequent: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu')], frequent_likes: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], threads: int = 1) -> None:
+    """
+    For the items first, first + 1 …: write the nearest ones by cosine and those with the most users in common, with the
+    number of these users; -1 and 0 where there are fewer. Each user has each item once.
+    """
+
+def solve_neighbours(frequent: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu', writable=False)], frequent_likes: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], own: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], head_at: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], head: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], neighbours: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu', writable=False)], with_item: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], penalty: float, weights: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], threads: int = 1, isa: str = '') -> None:
+    """
+    weights [rows, count] of (G + penalty·I) w = with_item over each row's neighbours (-1: no more). G has users of both
+    items: from head [heads, heads] for items with a place in head_at, else from the lists `frequent` of either item.
+    """

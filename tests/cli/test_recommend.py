@@ -101,7 +101,7 @@ def test_for_prints_json_and_a_table(capsys, model, folder):
     results = json.loads(out)
     assert code == 0
     assert len(results) == 7
-    assert set(results[0]) == {"item", "title", "genres", "score", "why", "basis", "ranks"}
+    assert set(results[0]) == {"item", "title", "genres", "score", "why", "basis", "ranks", "terms"}
     seen = {int(w.split(",")[1]) for w in (folder / "ratings.csv").read_text().splitlines() if w.startswith("1,")}
     assert not seen & {a["item"] for a in results}
     code, out, _ = run(capsys, "recommend", "for", 1, "--model", model, "--explain")

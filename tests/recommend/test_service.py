@@ -5,6 +5,7 @@ python -m pytest tests/recommend/test_service.py
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 
@@ -12,6 +13,7 @@ import httpx
 import pytest
 
 from ridgeline.errors import InputError
+from ridgeline.recommend import Recommender
 from ridgeline.recommend.http_service import MAX_RESULTS, create_app
 from ridgeline.recommend.recommender import Options, parse_years
 from ridgeline.web import run_in_background
@@ -173,6 +175,40 @@ def test_the_page_updates_recommendations_after_clicks(url, chromium):
     assert "text is empty" in page.inner_text("#error")
     assert not trouble
     page.close()
+
+
+@pytest.mark.browser
+def test_the_page_keeps_the_ratings_of_a_person_and_changes_their_list(saved, tmp_path, chromium):
+    from playwright.sync_api import expect
+
+    shutil.copytree(saved, tmp_path / "model")
+    with Recommender.load(tmp_path / "model") as own, run_in_background(create_app(own)) as address:
+        page = chromium.new_page()
+        page.goto(address)
+        page.fill("#user", "nina")
+        page.fill("#query", "a spaceship")
+        page.click("#search button")
+        page.locator("#hits li button").first.click()
+        expect(page.locator("#liked li")).to_have_count(1)
+        page.wait_for_selector("#recommended li")
+        assert "because of" in page.inner_text("#recommended")
+        first = page.locator("#recommended li").first.locator("button")
+        disliked = first.nth(0).inner_text()
+        first.nth(1).click()  # not for me
+        expect(page.locator("#liked li")).to_have_count(2)
+        expect(page.locator("#recommended")).not_to_contain_text(disliked)
+        page.close()
+    with Recommender.load(tmp_path / "model") as again:
+        assert [r["rating"] for r in again.list_ratings("nina")] == [5, 1]
+
+
+def test_a_reason_names_liked_items_and_what_they_have_in_common(model):
+    found = model.recommend(3, Options(20))
+    assert all(a.why for a in found)
+    assert any(a.terms for a in found)
+    for a in found:
+        row = model.find_item(a.item)
+        assert set(a.terms) <= {*model.catalogue.genres[row], *model.catalogue.themes[row]}
 
 
 @pytest.mark.browser

@@ -32,6 +32,9 @@ Genre = Annotated[str | None, typer.Option("--genre", metavar="NAME", help="Only
 Year = Annotated[
     str | None, typer.Option("--year", metavar="A-B", help="Only items of these years: 1980-1989, 1999, 2000-.")
 ]
+Diversify = Annotated[
+    float, typer.Option(metavar="W", help="Weight of differences between the results, 0 (none) to 1.")
+]
 Encoder = Annotated[str, typer.Option("--encoder", metavar="NAME", help="Model that encodes texts as vectors.")]
 MinRating = Annotated[float, typer.Option(metavar="R", help="Ratings from R on are likes.")]
 Penalty = Annotated[
@@ -42,6 +45,7 @@ Fresh = Annotated[bool, typer.Option("--fresh", help="Encode every item text aga
 DEFAULT = "all-MiniLM-L6-v2"
 POOL_TEXTS = 512  # item texts of one task, if several devices encode
 METRICS = "recall@20,ndcg@10,ndcg@100,mrr,coverage"
+BEYOND_ACCURACY = ("coverage", "novelty", "diversity", "popularity_bias")
 BASIS_NOTES = {  # what a user without usable likes gets
     "popularity": "this user likes nothing yet, so these are the items that most users like.",
     "meaning": "no other user likes these items, so these are the items with the most similar texts.",
@@ -189,14 +193,14 @@ def for_user(
     explain: Annotated[
         bool, typer.Option("--explain", help="Name the user's most similar likes for each result.")
     ] = False,
+    diversify: Diversify = 0.0,
     device: Device = "cpu",
     as_json: Json = False,
 ) -> None:
     """Recommend for a user of the data, without the items that they rated."""
+    options = _parse_options(k, genre, year, diversify)
     with _load_model(model, device) as recommender:
-        _print_recommendations(
-            recommender.recommend(user, _parse_options(k, genre, year), explain=explain or as_json), as_json, explain
-        )
+        _print_recommendations(recommender.recommend(user, options, explain=explain or as_json), as_json, explain)
 
 
 @recommend.command()
@@ -343,6 +347,9 @@ def evaluate(
     metrics: Annotated[str, typer.Option(metavar="LIST", help="Metrics: recall@K, ndcg@K, mrr, coverage.")] = METRICS,
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of the split.")] = 0,
     penalty: Penalty = None,
+    diversify: Annotated[
+        float, typer.Option(metavar="W", help="Also measure the hybrid with lists that differ more, by this weight.")
+    ] = 0.0,
     encoder: Encoder = DEFAULT,
     fresh: Fresh = False,
     out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Also write a page (.html).")] = None,
@@ -360,7 +367,15 @@ def evaluate(
       ridgeline recommend evaluate ml-100k --train u1.base --test u1.test
     """
     from ridgeline.embed import Embedder
-    from ridgeline.recommend import EvaluationSettings, join_given, parse_metrics, read, read_ratings, split_dataset
+    from ridgeline.recommend import (
+        EvaluationSettings,
+        check_diversity,
+        join_given,
+        parse_metrics,
+        read,
+        read_ratings,
+        split_dataset,
+    )
     from ridgeline.recommend import evaluate as run
     from ridgeline.recommend.models import Ease
 
@@ -375,6 +390,7 @@ def evaluate(
         raise InputError(f"--out '{out}' is a folder; give the name of a file.")
     if penalty is not None:
         Ease(penalty)  # report a wrong λ before reading
+    check_diversity(diversify)
     if train is not None and test is None:
         raise InputError("--train needs the held-out ratings as well; give --test FILE.")
     dataset = read(data)
@@ -392,7 +408,7 @@ def evaluate(
         Embedder(encoder, device=device) as embedder,
     ):
         solver = embedder.device if embedder.device.startswith("cuda") else "cpu"
-        settings = EvaluationSettings(split, min_rating, names, seed, penalty, device=solver)
+        settings = EvaluationSettings(split, min_rating, names, seed, penalty, device=solver, diversify=diversify)
         evaluation = run(dataset, choose_encode(embedder, fresh, progress), settings, progress, test=held_out)
     if out is not None:
         from ridgeline.recommend import render_report
@@ -426,6 +442,14 @@ def _print_evaluation(evaluation: dict[str, Any], names: list[str]) -> None:
             f"{m} {d['mean']:+.4f} [{d['ci'][0]:+.4f}, {d['ci'][1]:+.4f}]" for m, d in list(paired.items())[:1]
         ]
         table.add_row(model, *(f"{result[n]['mean']:.4f}" for n in names), ", ".join(differences))
+    stdout().print(table)
+    beyond = [name for name in BEYOND_ACCURACY if name in evaluation["models"]["hybrid"]]
+    table = Table(box=None, pad_edge=False)
+    table.add_column("first 10")
+    for name in beyond:
+        table.add_column(name.replace("_", " "), justify="right")
+    for model, result in evaluation["models"].items():
+        table.add_row(model, *(f"{result[name]['mean']:.3f}" for name in beyond))
     stdout().print(table)
 
 
@@ -658,10 +682,10 @@ def _load_model(folder: Path, device: str) -> Recommender:
     return Recommender.load(folder, device=device)
 
 
-def _parse_options(k: int, genre: str | None, year: str | None) -> Options:
+def _parse_options(k: int, genre: str | None, year: str | None, diversify: float = 0.0) -> Options:
     from ridgeline.recommend import Options, parse_years
 
-    return Options(k, genre, parse_years(year))
+    return Options(k, genre, parse_years(year), diversify)
 
 
 def _print_recommendations(recommendations: list[Recommendation], as_json: bool, explain: bool) -> None:

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from ridgeline.recommend.data import Dataset as Dataset
     from ridgeline.recommend.data import Histories as Histories
     from ridgeline.recommend.data import Ratings as Ratings
+    from ridgeline.recommend.data import build_histories as build_histories
     from ridgeline.recommend.demo import run_demo as run_demo
+    from ridgeline.recommend.diversity import check_diversity as check_diversity
+    from ridgeline.recommend.diversity import choose_diverse as choose_diverse
     from ridgeline.recommend.evaluation import EvaluationSettings as EvaluationSettings
     from ridgeline.recommend.evaluation import Split as Split
     from ridgeline.recommend.evaluation import evaluate as evaluate
@@ -63,8 +66,9 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
-        "data": ["Catalogue", "Dataset", "Histories", "Ratings"],
+        "data": ["Catalogue", "Dataset", "Histories", "Ratings", "build_histories"],
         "demo": ["run_demo"],
+        "diversity": ["check_diversity", "choose_diverse"],
         "evaluation": [
             "EvaluationSettings",
             "Split",

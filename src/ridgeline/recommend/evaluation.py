@@ -19,10 +19,17 @@ ndcg@k     gains discounted by log2 of the rank; the ideal ranking has at most k
 mrr        1 / rank of the first held-out item, in the full ranking
 coverage   share of the items that are among the first 10 of any user (one value for all users)
 
+Beside accuracy, over the first 10 of each user:
+
+novelty          mean −log2 of the share of users who like an item; 0 for what everybody likes
+diversity        1 − mean cosine of the text vectors of two items; without texts there is none
+popularity_bias  mean number of likes of these items relative to the items that the user likes, − 1; 0: as popular
+
 Ties go by the item's row, so that a ranking is the same every time. No parameter is tuned on held-out likes: kNN's
 neighbours are fixed, and a second split of the training data decides EASE's λ (`choose_penalty`) and the hybrid's
 weights (`learn_blend`).
-Intervals are 95 %, by bootstrap over users; the paired difference to EASE is over the same users.
+Intervals are 95 %, by bootstrap over users; paired differences (to EASE, and of the hybrid to each model) are over the
+same users.
 """
 
 from __future__ import annotations
@@ -37,6 +44,7 @@ from numpy.typing import NDArray
 
 from ridgeline.errors import InputError, unknown
 from ridgeline.recommend.data import Dataset, Floats, Histories, Ints, Ratings, build_histories
+from ridgeline.recommend.diversity import check_diversity, rerank
 from ridgeline.recommend.item_vectors import TEMPLATE, item_texts
 from ridgeline.recommend.models import (
     Ease,
@@ -48,13 +56,17 @@ from ridgeline.recommend.models import (
     RecentPopularity,
     Semantic,
     Tfidf,
+    make_ease,
 )
-from ridgeline.recommend.models.ease import DEFAULT_PENALTY
+from ridgeline.recommend.models.ease import DEFAULT_PENALTY, MAX_ITEMS
+from ridgeline.recommend.models.neighbour_ease import NEIGHBOURS, NeighbourEase, count_likes
 from ridgeline.recommend.ranking import top_k
 
 USER_BLOCK = 2_048  # users per block of scores [users, items] float32
 MAX_BLEND_USERS = 4_000  # users for learning the blend; fewer if their scores exceed MAX_SCORES numbers
 MAX_SCORES = 50_000_000
+LEARNING_SCORES = 8_000_000  # the same for a catalogue that is too large for the dense EASE, and
+LEARNING_ITEMS = 10_000  # its most liked items, to learn on
 OBJECTIVE = ("ndcg@10", "ndcg@100")
 PENALTIES = (10.0, 20.0, 50.0, DEFAULT_PENALTY, 200.0, 500.0, 1_000.0, 2_000.0, 5_000.0)  # of EASE, to choose from
 PENALTY_ITEMS = 4_000  # most liked items for choosing λ; a solution takes time with the cube of their number
@@ -67,12 +79,14 @@ SPLIT_TEXTS = {
     "given": "the likes of a file of their own",
 }
 
+DIVERSIFIED = "hybrid, diversified"
 Progress = Callable[[str], object]
 Encode = Callable[[Sequence[str]], NDArray[Any]]
 SPLITS = ("random", "temporal-user", "temporal-global", "strong", "cold-items")
 MIN_LIKES = 5
 TEST_SHARE = 0.2
 COVERAGE_DEPTH = 10
+BEYOND = ("coverage", "novelty", "diversity", "popularity_bias")  # reported beside any metrics
 _METRIC = re.compile(r"(recall|ndcg)@([1-9]\d{0,4})|mrr|coverage")
 
 
@@ -88,6 +102,7 @@ class EvaluationSettings:
     penalty: float | None = None
     template: str = TEMPLATE
     device: str = "cpu"
+    diversify: float = 0.0  # also measure the hybrid's lists reordered by this weight of differences
 
 
 def evaluate(
@@ -137,7 +152,13 @@ def evaluate(
     covered: dict[str, float] = {}
     for model in models:
         progress(f"ranking by {model.name}")
-        values[model.name], covered[model.name] = _evaluate_model(model, split, settings.metrics)
+        values[model.name], covered[model.name] = _evaluate_model(model, split, settings.metrics, hybrid.semantic.items)
+    if settings.diversify:
+        check_diversity(settings.diversify)
+        progress("ranking by hybrid, diversified")
+        values[DIVERSIFIED], covered[DIVERSIFIED] = _evaluate_model(
+            hybrid, split, settings.metrics, hybrid.semantic.items, settings.diversify
+        )
     return {
         "protocol": _protocol(dataset, split, settings, penalty, weights),
         "models": {name: _summarize(name, values, covered, settings) for name in values},
@@ -312,15 +333,22 @@ def bootstrap_interval(values: NDArray[Any], seed: int = 0, draws: int = 1000) -
 
 def choose_penalty(split: Split, device: str) -> float:
     """Return the λ of PENALTIES with which EASE has the best NDCG on one split: walk up or down while it improves."""
-    history, objective = _make_objective(split)
+    limited = limit_items(split)
     quality: dict[int, float] = {}
+    fit: Callable[[float], Ease | NeighbourEase]
+    if limited is split:
+        history, objective = _make_objective(split)
+        fit = lambda penalty: Ease(penalty, max_items=PENALTY_ITEMS, device=device).fit(split.train)  # noqa: E731
+    else:
+        history, objective = _make_objective(limited, LEARNING_SCORES)
+        counts = count_likes(limited.train, NEIGHBOURS, device)
+        fit = lambda penalty: NeighbourEase(penalty).fit(limited.train, counts)  # noqa: E731
 
     def get_quality(number: int) -> float:
         if not 0 <= number < len(PENALTIES):
             return -np.inf
         if number not in quality:
-            ease = Ease(PENALTIES[number], max_items=PENALTY_ITEMS, device=device).fit(split.train)
-            quality[number] = objective(ease.scores(history))
+            quality[number] = objective(fit(PENALTIES[number]).scores(history))
         return quality[number]
 
     best = PENALTIES.index(DEFAULT_PENALTY)
@@ -330,9 +358,9 @@ def choose_penalty(split: Split, device: str) -> float:
     return PENALTIES[best]
 
 
-def _make_objective(split: Split) -> tuple[Histories, Callable[[Floats], float]]:
+def _make_objective(split: Split, max_scores: int = MAX_SCORES) -> tuple[Histories, Callable[[Floats], float]]:
     """Return (the histories, the quality of scores [n, items]) of some users of a split."""
-    most = min(MAX_BLEND_USERS, len(split.test), max(1, MAX_SCORES // len(split.items)))
+    most = min(MAX_BLEND_USERS, len(split.test), max(1, max_scores // len(split.items)))
     some = np.linspace(0, len(split.test) - 1, most).astype(np.int64)
     history, test = split.history.select(some), split.test.select(some)
 
@@ -347,9 +375,34 @@ def learn_blend(
     split: Split, vectors: Floats, years: NDArray[np.int64], penalty: float, device: str
 ) -> dict[str, float]:
     """Learn the hybrid's weights on one split."""
-    hybrid = _build_hybrid(vectors, years, penalty, device, None).fit(split.train)
-    history, objective = _make_objective(split)
+    limited = limit_items(split)
+    if limited is not split:
+        rows = np.searchsorted(split.items, limited.items)
+        vectors, years = vectors[rows], years[rows]
+    hybrid = _build_hybrid(vectors, years, penalty, device, None, len(split.items)).fit(limited.train)
+    history, objective = _make_objective(limited, MAX_SCORES if limited is split else LEARNING_SCORES)
     return hybrid.learn(history, objective).weights
+
+
+def limit_items(split: Split) -> Split:
+    """Return a split of the most liked items, if there are too many to learn on."""
+    width = len(split.items)
+    if width <= MAX_ITEMS:
+        return split
+    counts = np.bincount(split.train.items, minlength=width)
+    rows = np.sort(np.argsort(-counts, kind="stable")[:LEARNING_ITEMS])
+    place = np.full(width, -1, np.int64)
+    place[rows] = np.arange(len(rows))
+
+    def limit(h: Histories) -> Histories:
+        kept = place[h.items] >= 0
+        starts = np.r_[0, np.cumsum(kept)][h.starts]
+        return replace(
+            h, starts=starts, items=place[h.items[kept]], stars=h.stars[kept], times=h.times[kept], width=len(rows)
+        )
+
+    train, history, test = (limit(h) for h in (split.train, split.history, split.test))
+    return _select_users(train, history, test, split.items[rows], split.candidates[rows], split.without_themes)
 
 
 def mask_scores(scores: Floats, history: Histories, candidates: NDArray[np.bool_]) -> Floats:
@@ -360,9 +413,15 @@ def mask_scores(scores: Floats, history: Histories, candidates: NDArray[np.bool_
 
 
 def _build_hybrid(
-    vectors: Floats, years: NDArray[np.int64], penalty: float, device: str, weights: dict[str, float] | None
+    vectors: Floats,
+    years: NDArray[np.int64],
+    penalty: float,
+    device: str,
+    weights: dict[str, float] | None,
+    items: int | None = None,
 ) -> Hybrid:
-    ease = Ease(penalty, device=device)
+    """Build the models for a catalogue of `items` items (default: as many as there are vectors)."""
+    ease = make_ease(penalty, len(vectors) if items is None else items, device)
     return Hybrid(ease, Semantic(vectors), Popularity(), ItemKnn(), RecentPopularity(years), weights)
 
 
@@ -375,34 +434,76 @@ def _split_training(split: Split, settings: EvaluationSettings) -> Split:
     return split_likes(likes, split.items, len(train), kind, settings.seed + 1)
 
 
-def _evaluate_model(model: Model, split: Split, names: Sequence[str]) -> tuple[dict[str, NDArray[Any]], float]:
+def _evaluate_model(
+    model: Model, split: Split, names: Sequence[str], vectors: Floats, diversify: float = 0.0
+) -> tuple[dict[str, NDArray[Any]], float]:
+    likes = np.bincount(split.train.items, minlength=split.train.width)
     parts: list[dict[str, NDArray[Any]]] = []
     covered = np.zeros(split.train.width, bool)
     for start in range(0, len(split.test), USER_BLOCK):
         users = np.arange(start, min(start + USER_BLOCK, len(split.test)))
         history, test = split.history.select(users), split.test.select(users)
-        values, top = measure(mask_scores(model.scores(history), history, split.candidates), test, names)
-        parts.append(values)
+        scores = mask_scores(model.scores(history), history, split.candidates)
+        if diversify:
+            rerank(scores, vectors, diversify)
+        values, top = measure(scores, test, names)
         first = top[:, :COVERAGE_DEPTH]
+        parts.append({**values, **measure_lists(first, history, likes, len(split.train), vectors)})
         covered[first[first >= 0]] = True
     joined = {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
     return joined, float(covered.sum() / split.candidates.sum())
+
+
+def measure_lists(
+    first: Ints, history: Histories, likes: Ints, users: int, vectors: Floats
+) -> dict[str, NDArray[np.float64]]:
+    """Return the novelty, diversity and popularity bias of each list [n, k] of item rows; −1: no more items.
+
+    likes    [items] number of users who like an item, of `users` in total
+    vectors  [items, dim] of unit length; without dimensions there is no diversity
+    """
+    there = first >= 0
+    count = np.maximum(there.sum(1), 1)
+    rows = np.maximum(first, 0)
+    information = -np.log2(np.maximum(likes[rows], 1) / max(users, 1))
+    lengths = np.maximum(history.lengths, 1)
+    own = np.bincount(history.users, likes[history.items], minlength=len(first)) / lengths
+    popularity = (likes[rows] * there).sum(1) / count
+    values = {
+        "novelty": (information * there).sum(1) / count,
+        "popularity_bias": popularity / np.maximum(own, 1e-9) - 1,
+    }
+    if vectors.shape[1]:
+        listed = vectors[rows].astype(np.float64) * there[:, :, None]
+        own_cosines = (listed**2).sum((1, 2))
+        pairs = np.maximum(count * (count - 1), 1)
+        values["diversity"] = 1 - ((listed.sum(1) ** 2).sum(1) - own_cosines) / pairs
+    return values
 
 
 def _summarize(
     name: str, values: dict[str, dict[str, NDArray[Any]]], covered: dict[str, float], settings: EvaluationSettings
 ) -> dict[str, Any]:
     summary: dict[str, Any] = {}
-    paired = {}
-    for metric in settings.metrics:
+    own = values[name]
+    for metric in dict.fromkeys((*settings.metrics, *BEYOND)):
         if metric == "coverage":
             summary[metric] = {"mean": covered[name], "ci": None}
-            continue
-        per_user = values[name][metric]
-        summary[metric] = {"mean": float(per_user.mean()), "ci": bootstrap_interval(per_user)}
-        difference = per_user - values["ease"][metric]
-        paired[metric] = {"mean": float(difference.mean()), "ci": bootstrap_interval(difference)}
-    return summary if name == "ease" else {**summary, "paired_vs_ease": paired}
+        elif metric in own:
+            summary[metric] = {"mean": float(own[metric].mean()), "ci": bootstrap_interval(own[metric])}
+    for other in values:
+        if other != name and (other == "ease" or name == "hybrid"):
+            summary[f"paired_vs_{other}"] = {
+                metric: _compare(own[metric], values[other][metric])
+                for metric in settings.metrics
+                if metric != "coverage"
+            }
+    return summary
+
+
+def _compare(ours: NDArray[Any], theirs: NDArray[Any]) -> dict[str, Any]:
+    difference = ours - theirs
+    return {"mean": float(difference.mean()), "ci": bootstrap_interval(difference)}
 
 
 def _protocol(

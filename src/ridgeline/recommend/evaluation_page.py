@@ -10,7 +10,7 @@ from ridgeline.web import Axis, Bar, build_page, draw_bars, render_template
 def render_report(evaluation: dict[str, Any]) -> str:
     """Return the HTML document for the result of `evaluate`."""
     protocol, models = evaluation["protocol"], evaluation["models"]
-    metrics = [name for name in models["ease"] if name != "paired_vs_ease"]
+    metrics = [name for name in models["ease"] if not name.startswith("paired_vs_")]
     charts = [
         draw_bars(
             [Bar(m, result[metric]["mean"], _interval_ends(result[metric]["ci"])) for m, result in models.items()],
@@ -30,6 +30,20 @@ def render_report(evaluation: dict[str, Any]) -> str:
             title=f"{metric}: difference to EASE, same users",
             axis=Axis(metric),
             caption="An interval that contains 0 shows no difference.",
+        )
+        for metric in metrics
+        if metric in models["hybrid"]["paired_vs_ease"]
+    ]
+    paired += [
+        draw_bars(
+            [
+                Bar(name.removeprefix("paired_vs_"), d[metric]["mean"], _interval_ends(d[metric]["ci"]))
+                for name, d in models["hybrid"].items()
+                if name.startswith("paired_vs_") and name != "paired_vs_random"
+            ],
+            title=f"{metric}: hybrid − each model, same users",
+            axis=Axis(metric),
+            caption="An interval above 0: the hybrid is better.",
         )
         for metric in metrics
         if metric in models["hybrid"]["paired_vs_ease"]

@@ -8,7 +8,7 @@
 | GET /api/stats            | what the model holds                                                             |
 | GET /api/search           | ?q=TEXT&k=&genre=&year=                                                          |
 | GET /api/similar          | ?title=TITLE or ?item=ID                                                         |
-| GET /api/recommend        | ?user=ID                                                                         |
+| GET /api/recommend        | ?user=ID&diversify=0.3 (0 to 1: how much the results should differ)              |
 | POST /api/new             | {"liked": [titles], "items": [ids], "text": "…", "text_weight": 0.5}             |
 | POST /api/batch           | {"users": [ids], "k": 10}                                                        |
 | POST /api/items           | {"items": [{"id", "title", "text"?, "genres"?, "year"?}]}: 201 {"added"}, 409    |
@@ -75,6 +75,8 @@ def create_app(
 
     def search_first() -> None:
         for model in served.models.values():
+            if not model.snapshot.has_texts:
+                continue
             try:
                 model.snapshot.search(FIRST_TEXT)
             except RidgelineError as error:
@@ -314,7 +316,12 @@ def _parse_options(parameters: Any) -> Options:
     genre, year = parameters.get("genre") or None, parameters.get("year") or None
     if not isinstance(genre, str | None) or not isinstance(year, str | None):
         raise InputError("genre and year are texts, such as 'Drama' and '1980-1989'.")
-    return Options(k, genre, parse_years(year))
+    diversify = parameters.get("diversify", 0)
+    try:
+        weight = float(diversify)
+    except (TypeError, ValueError):
+        raise InputError(f"diversify is {diversify!r:.40}; give a number from 0 to 1.") from None
+    return Options(k, genre, parse_years(year), weight)
 
 
 def _parse_text_weight(body: dict[str, Any]) -> float:
@@ -357,7 +364,7 @@ def _openapi(name: str) -> dict[str, Any]:
         body = {"content": {"application/json": {"schema": {"type": "object"}}}}
         return {"post": {"summary": what, "requestBody": body, "responses": {"200": {"description": "the answer"}}}}
 
-    kind = ("k", "genre", "year")
+    kind = ("k", "genre", "year", "diversify")
     return {
         "openapi": "3.1.0",
         "info": {"title": f"ridgeline recommend: {name}", "version": "1"},

@@ -480,7 +480,7 @@ class LiveData:
             RecentPopularity(self._known_years.view()),
         )
         semantic.items, popularity.counts = self._centred.view(), self._counts.view()
-        recent.times, recent.items = self._recent.times, self._recent.items
+        recent.times, recent.items, recent.cache = self._recent.times, self._recent.items, self._recent.cache
         return Hybrid(
             base.ease.extend(width, fold), semantic, popularity, base.itemknn.extend(fold), recent, base.weights
         )
@@ -497,7 +497,7 @@ class LiveData:
         ratings = sorted(self.get_ratings(user).items(), key=lambda pair: pair[1][1])
         rows = [(self.item_rows.get(key), stars, moment) for key, (stars, moment) in ratings]
         return [
-            {"item": self._ids.data[row], "rating": stars, "time": moment}
+            {"item": self._ids.data[row], "title": self._titles[row], "rating": stars, "time": moment}
             for row, stars, moment in rows
             if row is not None and not self.removed.data[row]
         ]

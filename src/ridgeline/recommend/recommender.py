@@ -33,6 +33,7 @@ from ridgeline.recommend.data import (
     find_user_row,
     plain_ids,
 )
+from ridgeline.recommend.diversity import CANDIDATES, check_diversity, choose_diverse
 from ridgeline.recommend.evaluation import Encode, choose_penalty, learn_blend, select_likes, split_likes
 from ridgeline.recommend.item_vectors import TEMPLATE, encode_cached, item_texts
 from ridgeline.recommend.live import (
@@ -42,7 +43,16 @@ from ridgeline.recommend.live import (
     LiveTitles,
     NotFound,
 )
-from ridgeline.recommend.models import Ease, Hybrid, ItemKnn, Popularity, RecentPopularity, Semantic
+from ridgeline.recommend.models import (
+    Ease,
+    Hybrid,
+    ItemKnn,
+    NeighbourEase,
+    Popularity,
+    RecentPopularity,
+    Semantic,
+    make_ease,
+)
 from ridgeline.recommend.models.hybrid import standardize
 from ridgeline.recommend.ranking import top_k
 from ridgeline.recommend.titles import TitleIndex, move_article_first
@@ -53,12 +63,14 @@ if TYPE_CHECKING:
     from ridgeline.search import Index
 
 
-MAX_REASONS = 2  # liked items that explain a recommendation
+MAX_REASONS = 2  # liked items that explain a recommendation, and
+MAX_TERMS = 3  # genres and themes that it shares with them
 TEXT_WEIGHT = 0.5  # of a new user's text: 0 uses the liked items alone, 1 the text alone
 RANK_OFFSET = 60  # of reciprocal rank fusion: an item that is near the top twice beats one that is first only once
 
 Progress = Callable[[str], object]
 MODEL_KIND, MODEL_FORMAT = "ridgeline recommender", 1
+DENSE, NEIGHBOURS = "dense", "neighbours"  # kinds of EASE
 ITEMS_FILE, WAITING_FILE = "items.parquet", "waiting.jsonl"
 USER_BLOCK = 1_024  # users per block of scores [users, items] float32, and at most
 MAX_SCORES = 20_000_000  # numbers in a block
@@ -66,7 +78,7 @@ MAX_SCORES = 20_000_000  # numbers in a block
 
 @dataclass(frozen=True)
 class Recommendation:
-    """A recommended item; `why` names liked titles that are similar to it.
+    """A recommended item; `why` names liked titles that are similar to it, `terms` their common genres and themes.
 
     `basis` says what the score rests on: likes, text, likes and text, similarity, or, for a user whose likes say
     nothing about other items, meaning (of the liked items' texts) or popularity. For likes and text, `ranks` holds the
@@ -80,6 +92,7 @@ class Recommendation:
     why: list[str]
     basis: str = "likes"
     ranks: dict[str, int] = field(default_factory=dict)
+    terms: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -87,15 +100,20 @@ class Recommendation:
 
 @dataclass(frozen=True)
 class Options:
-    """The options of a recommendation: `k` results, of one genre and of a span of years (first, last)."""
+    """The options of a recommendation: `k` results, of one genre and of a span of years (first, last).
+
+    `diversify` is the weight of differences between the results, from 0 (none) to 1 (see diversity.py).
+    """
 
     k: int = 10
     genre: str | None = None
     years: tuple[int, int] | None = None
+    diversify: float = 0.0
 
     def __post_init__(self) -> None:
         if self.k < 1:
             raise InputError(f"k is {self.k}; give 1 or more.")
+        check_diversity(self.diversify)
 
 
 DEFAULT_OPTIONS = Options()
@@ -213,13 +231,15 @@ class Recommender:
         seen = build_histories(r, users, width)
         likes = build_histories(r.select(np.flatnonzero(r.stars >= min_rating)), users, width)
         hybrid = Hybrid(
-            Ease(penalty, device=solver),
+            make_ease(penalty, len(np.unique(selected.items)), solver),
             Semantic(vectors),
             Popularity(),
             ItemKnn() if "itemknn" in weights else ItemKnn(0),
             RecentPopularity(dataset.catalogue.years),
             weights,
         ).fit(likes)
+        if isinstance(hybrid.ease, NeighbourEase):
+            hybrid.ease.forget_counts()
         model = cls(
             dataset.catalogue,
             dataset.user_ids,
@@ -355,7 +375,7 @@ class Recommender:
         return {"items": added["added"], "ratings": rated["added"] + rated["waiting"], "waiting": rated["waiting"]}
 
     def list_ratings(self, user: object) -> list[dict[str, Any]]:
-        """List a user's ratings {"item", "rating", "time"}, oldest first; empty for an unknown user."""
+        """List a user's ratings {"item", "title", "rating", "time"}, oldest first; empty for an unknown user."""
         return self._get_live().list_ratings(str(user))
 
     def describe_item(self, item: object) -> dict[str, Any]:
@@ -437,7 +457,11 @@ class Recommender:
         return self.catalogue.titles[row], exact, self.similar_to(row, options)
 
     def similar_to(self, row: int, options: Options = DEFAULT_OPTIONS) -> list[Recommendation]:
-        return self._rank(self.hybrid.similar(row), np.array([row]), options, None, "similarity")
+        scores = self.hybrid.similar(row)
+        if not scores.any():
+            title = self.catalogue.titles[row]
+            raise InputError(f"no user who likes '{title:.80}' likes another item, so nothing is known to be similar.")
+        return self._rank(scores, np.array([row]), options, None, "similarity")
 
     def search(self, text: str, options: Options = DEFAULT_OPTIONS) -> list[Recommendation]:
         """Find items by the meaning of a text."""
@@ -586,6 +610,8 @@ class Recommender:
         uninformed = (known_likes == 0) | (np.ptp(scores, axis=1) == 0)
         bases = np.where(uninformed, np.where(liked.lengths > 0, "meaning", "popularity"), "likes").tolist()
         for row in np.flatnonzero(uninformed).tolist():
+            if not self.has_texts:
+                bases[row] = "popularity"
             part = self.hybrid.semantic if bases[row] == "meaning" else self.hybrid.popularity
             scores[row] = part.scores(liked.select(np.array([row])))[0]
         return scores, bases
@@ -606,8 +632,13 @@ class Recommender:
         ranks: Mapping[str, NDArray[np.int64]] | None = None,
     ) -> list[Recommendation]:
         scores = self._mask(scores, hidden, options)
-        rows = top_k(scores[None], options.k)[0]
+        rows = top_k(scores[None], max(CANDIDATES, 4 * options.k) if options.diversify else options.k)[0]
         rows = rows[rows >= 0]
+        if options.diversify:
+            if not self.has_texts:
+                raise InputError("this model was fitted without texts, so it cannot tell which items differ.")
+            vectors = self.hybrid.semantic.items[rows]
+            rows = rows[choose_diverse(scores[rows], vectors, options.k, options.diversify)]
         reasons_by_row = (
             self._explain(rows, liked) if liked is not None and basis != "popularity" else [[] for _ in rows]
         )
@@ -618,36 +649,40 @@ class Recommender:
             for row, reasons in zip(rows.tolist(), reasons_by_row, strict=True)
         ]
 
-    def _explain(self, rows: NDArray[np.int64], liked: Histories) -> list[list[str]]:
-        """Return for each item the most similar liked items, by EASE's weights if known and by text vectors."""
+    def _explain(self, rows: NDArray[np.int64], liked: Histories) -> list[list[int]]:
+        """Return for each item the rows of the most similar liked items, by EASE's weights if known and by texts."""
         liked_items = np.unique(liked.items)
         if self.catalogue.removed is not None:
             liked_items = liked_items[~self.catalogue.removed[liked_items]]
         if not len(liked_items):
             return [[] for _ in rows]
         semantic, ease = self.hybrid.semantic.items, self.hybrid.ease
-        similarity = semantic[rows] @ semantic[liked_items].T
-        at = np.searchsorted(ease.item_rows, liked_items)
-        known = (at < len(ease.item_rows)) & (ease.item_rows[np.minimum(at, len(ease.item_rows) - 1)] == liked_items)
-        for number, row in enumerate(rows.tolist()):
-            place = np.searchsorted(ease.item_rows, row)
-            if place < len(ease.item_rows) and ease.item_rows[place] == row and known.any():
-                ease_weights = np.zeros(len(liked_items), np.float32)
-                ease_weights[known] = ease.weights[at[known], place]
-                similarity[number] = standardize(similarity[number][None])[0] + standardize(ease_weights[None])[0]
+        similarity = np.asarray(semantic[rows] @ semantic[liked_items].T, np.float32)
+        ease_weights = ease.get_weights(liked_items, rows)
+        known = ease_weights.any(1)
+        similarity[known] = standardize(similarity[known]) + standardize(ease_weights[known])
+        if not self.has_texts:
+            similarity[~known] = -np.inf  # nothing says why
         first = top_k(similarity, MAX_REASONS)
-        return [
-            [move_article_first(self.catalogue.titles[liked_items[i]]) for i in line if i >= 0]
-            for line in first.tolist()
-        ]
+        return [[int(liked_items[i]) for i in line if i >= 0] for line in first.tolist()]
+
+    def _find_common_terms(self, row: int, others: Sequence[int]) -> list[str]:
+        """Return the genres and themes that an item shares with others, those of most of them first."""
+        catalogue = self.catalogue
+        own = dict.fromkeys((*catalogue.genres[row], *catalogue.themes[row]))
+        shared = [{*catalogue.genres[other], *catalogue.themes[other]} for other in others]
+        counts = {term: sum(term in words for words in shared) for term in own}
+        return sorted((term for term in own if counts[term]), key=lambda term: -counts[term])[:MAX_TERMS]
 
     def _describe(
-        self, row: int, score: float, why: list[str], basis: str, ranks: dict[str, int] | None = None
+        self, row: int, score: float, reasons: list[int], basis: str, ranks: dict[str, int] | None = None
     ) -> Recommendation:
+        why = [move_article_first(self.catalogue.titles[reason]) for reason in reasons]
         item = self.catalogue.ids[row]
         known = item.item() if hasattr(item, "item") else item
         genres = list(self.catalogue.genres[row])
-        return Recommendation(known, self.catalogue.titles[row], genres, score, why, basis, ranks or {})
+        terms = self._find_common_terms(row, reasons)
+        return Recommendation(known, self.catalogue.titles[row], genres, score, why, basis, ranks or {}, terms)
 
 
 def rank_items(scores: Floats) -> NDArray[np.int64]:
@@ -682,6 +717,7 @@ def save_model(model: Recommender, path: str | os.PathLike[str], more: Mapping[s
         "template": model.template,
         "min_rating": model.min_rating,
         "penalty": ease.penalty,
+        "ease": NEIGHBOURS if isinstance(ease, NeighbourEase) else DENSE,
         "neighbours": model.hybrid.itemknn.neighbours,
         "weights": model.hybrid.weights,
         "genome": c.genome,
@@ -694,7 +730,7 @@ def save_model(model: Recommender, path: str | os.PathLike[str], more: Mapping[s
         "users": model.user_ids,
         "vectors": model.vectors,
         "ease_items": ease.item_rows,
-        "ease_weights": ease.weights,
+        **_name_weights(ease),
         "knn_values": similarities.data,
         "knn_items": similarities.indices,
         "knn_starts": similarities.indptr,
@@ -772,8 +808,15 @@ def _load_folder(cls: type[Recommender], folder: Path, *, device: str, verify: b
     )
     width = len(catalogue)
     likes, seen = (_load_history(array, name, width) for name in ("likes", "seen"))
-    ease = Ease(meta["penalty"], device="cpu")
-    ease.item_rows, ease.weights, ease.width = array("ease_items"), array("ease_weights"), width
+    ease: Ease | NeighbourEase
+    if meta.get("ease") == NEIGHBOURS:
+        ease = NeighbourEase(meta["penalty"])
+        parts = array("ease_values"), array("ease_columns"), array("ease_starts")
+        ease.weights = csr_matrix(parts, shape=(width, width))
+    else:
+        ease = Ease(meta["penalty"])
+        ease.weights = array("ease_weights")
+    ease.item_rows, ease.width = array("ease_items"), width
     knn = ItemKnn(meta["neighbours"])
     knn.similarities = csr_matrix((array("knn_values"), array("knn_items"), array("knn_starts")), shape=(width, width))
     vectors = array("vectors")
@@ -796,6 +839,16 @@ def _load_folder(cls: type[Recommender], folder: Path, *, device: str, verify: b
     if (folder / WAITING_FILE).exists():
         model.waiting = list(store.read_lines(folder / WAITING_FILE).objects)
     return model
+
+
+def _name_weights(ease: Ease | NeighbourEase) -> dict[str, Any]:
+    if isinstance(ease, Ease):
+        return {"ease_weights": ease.weights}
+    return {
+        "ease_values": ease.weights.data,
+        "ease_columns": ease.weights.indices,
+        "ease_starts": ease.weights.indptr,
+    }
 
 
 def _name_arrays(name: str, histories: Histories) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import re
+import threading
 import unicodedata
 from collections.abc import Sequence
 from difflib import SequenceMatcher
@@ -68,18 +69,27 @@ class TitleIndex:
     def __init__(self, titles: Sequence[str], popularity: Sequence[float]) -> None:
         self.titles = titles
         self._popularity = popularity  # decides between several matches
-        self._with_year: dict[str, list[int]] = {}
-        self._without_year: dict[str, list[int]] = {}
-        for row, title in enumerate(titles):
-            self._with_year.setdefault(normalize_title(title), []).append(row)
-            self._without_year.setdefault(normalize_title(_YEAR.sub("", title)), []).append(row)
-        self._spellings = SpellingIndex(list(self._without_year))
+        self._lock, self._is_built = threading.Lock(), False
+
+    def _build(self) -> None:
+        """Index the titles at the first search: for a million of them it takes longer than the rest of a load."""
+        with self._lock:
+            if self._is_built:
+                return
+            self._with_year: dict[str, list[int]] = {}
+            self._without_year: dict[str, list[int]] = {}
+            for row, title in enumerate(self.titles):
+                self._with_year.setdefault(normalize_title(title), []).append(row)
+                self._without_year.setdefault(normalize_title(_YEAR.sub("", title)), []).append(row)
+            self._spellings = SpellingIndex(list(self._without_year))
+            self._is_built = True
 
     def find(self, title: str) -> tuple[int, bool]:
         """Return (row, whether the spelling was exact); the InputError for an unknown title suggests similar ones."""
         key = normalize_title(title)
         if not key:
             raise InputError("the title is empty; give some of its words.")
+        self._build()
         for known in (self._with_year, self._without_year):
             if key in known:
                 return self._best(known[key]), True

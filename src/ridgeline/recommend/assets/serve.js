@@ -3,42 +3,77 @@
   const liked = new Map();
   let newest = 0; // answers can arrive out of order: only that of the newest request is shown
 
-  const makeItem = (film, label, act) => {
-    const line = document.createElement("li");
+  const makeButton = (text, label, act) => {
     const button = document.createElement("button");
     button.type = "button";
-    button.textContent = film.title;
-    button.setAttribute("aria-label", `${label} ${film.title}`);
-    button.addEventListener("click", () => act(film));
-    line.append(button);
-    const details = [(film.genres || []).join(", "), film.why && film.why.length ? `because of ${film.why.join(", ")}` : ""];
+    button.textContent = text;
+    button.setAttribute("aria-label", label);
+    button.addEventListener("click", act);
+    return button;
+  };
+  const getUser = () => getElement("user").value.trim();
+  const makeItem = (film, label, act) => {
+    const line = document.createElement("li");
+    line.append(makeButton(film.title, `${label} ${film.title}`, () => act(film)));
+    if (getUser() && label === "Like") line.append(makeButton("Not for me", `Dislike ${film.title}`, () => rate(film, 1)));
+    const terms = film.terms && film.terms.length ? ` (${film.terms.join(", ")})` : "";
+    const because = film.why && film.why.length ? `because of ${film.why.join(", ")}${terms}` : "";
+    const stars = film.rating === undefined ? "" : `${film.rating} of 5`;
     const reason = document.createElement("span");
     reason.className = "why";
-    reason.textContent = details.filter(Boolean).join(" · ");
+    reason.textContent = [stars, (film.genres || []).join(", "), because].filter(Boolean).join(" · ");
     line.append(reason);
     return line;
   };
   const showList = (id, films, label, act) => getElement(id).replaceChildren(...films.map((film) => makeItem(film, label, act)));
 
-  const updateRecommendations = async () => {
-    const request = ++newest;
-    showList("liked", [...liked.values()].map((film) => ({ title: film.title, item: film.item })), "Remove", removeLike);
-    getElement("no-likes").hidden = liked.size > 0;
-    getElement("no-recommendations").hidden = liked.size > 0;
-    if (!liked.size) { showList("recommended", [], "Like", addLike); return; }
+  const update = async () => {
+    const request = ++newest, user = getUser();
+    const query = `user=${encodeURIComponent(user)}`;
     try {
-      const films = await showWaiting(requestJson("/api/new", { items: [...liked.keys()] }));
-      if (request === newest) { showError(""); showList("recommended", films, "Like", addLike); }
+      let mine = [...liked.values()].map((film) => ({ title: film.title, item: film.item })), films = [];
+      if (user) {
+        const ratings = await requestJson(`/api/ratings?${query}`);
+        mine = ratings.reverse();
+        if (mine.length) films = await showWaiting(requestJson(`/api/recommend?${query}&diversify=${getElement("diversify").value}`));
+      } else if (mine.length) {
+        films = await showWaiting(requestJson("/api/new", { items: [...liked.keys()], diversify: Number(getElement("diversify").value) }));
+      }
+      if (request !== newest) return;
+      showError("");
+      showList("liked", mine, "Remove", remove);
+      showList("recommended", films, "Like", like);
+      getElement("no-likes").hidden = mine.length > 0;
+      getElement("no-recommendations").hidden = mine.length > 0;
     } catch (error) { showError(error.message); }
   };
-  const addLike = (film) => { liked.set(film.item, film); updateRecommendations(); };
-  const removeLike = (film) => { liked.delete(film.item); updateRecommendations(); };
+  const rate = async (film, rating) => {
+    try {
+      await requestJson("/api/ratings", { ratings: [{ user: getUser(), item: film.item, rating }] });
+      await update();
+    } catch (error) { showError(error.message); }
+  };
+  const like = (film) => {
+    if (getUser()) return rate(film, 5);
+    liked.set(film.item, film);
+    return update();
+  };
+  const remove = async (film) => {
+    liked.delete(film.item);
+    if (getUser()) {
+      const answer = await fetch(`/api/ratings?user=${encodeURIComponent(getUser())}&item=${encodeURIComponent(film.item)}`, { method: "DELETE" });
+      if (!answer.ok) { showError((await answer.json()).error); return; }
+    }
+    await update();
+  };
 
+  getElement("user").addEventListener("change", update);
+  getElement("diversify").addEventListener("change", update);
   getElement("search").addEventListener("submit", async (event) => {
     event.preventDefault();
     try {
       const films = await showWaiting(requestJson(`/api/search?k=12&q=${encodeURIComponent(getElement("query").value)}`));
-      showList("hits", films, "Like", addLike);
+      showList("hits", films, "Like", like);
       getElement("results").hidden = false;
       getElement("no-hits").hidden = films.length > 0;
       showError("");

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from ridgeline.recommend.models.hybrid import Hybrid as Hybrid
     from ridgeline.recommend.models.itemknn import NEIGHBOURS as NEIGHBOURS
     from ridgeline.recommend.models.itemknn import ItemKnn as ItemKnn
+    from ridgeline.recommend.models.neighbour_ease import NeighbourEase as NeighbourEase
+    from ridgeline.recommend.models.neighbour_ease import make_ease as make_ease
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
@@ -29,5 +31,6 @@ __getattr__, __dir__, __all__ = attach(
         "fold_in": ["FoldIn"],
         "hybrid": ["Hybrid"],
         "itemknn": ["ItemKnn", "NEIGHBOURS"],
+        "neighbour_ease": ["NeighbourEase", "make_ease"],
     },
 )

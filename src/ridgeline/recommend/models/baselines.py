@@ -12,6 +12,7 @@ from ridgeline.recommend.data import Floats, Histories, Ints
 DAY = 86_400
 MONTH = 30 * DAY
 WINDOW = 365 * DAY
+MAX_CACHED = 16  # moments; a server asks for one
 
 
 class Model(Protocol):
@@ -75,20 +76,30 @@ class RecentPopularity:
 
     def __init__(self, years: Ints) -> None:
         self.years = years  # of release; 0 if unknown
+        self.cache: dict[int, Floats] = {}  # scores by moment
 
     def fit(self, train: Histories) -> Self:
         order = np.argsort(train.times, kind="stable")
         self.times, self.items = train.times[order], train.items[order]
+        self.cache = {}
         return self
 
     def scores(self, users: Histories) -> Floats:
         scores = np.zeros((len(users), len(self.years)), np.float32)
         moments, which = np.unique(users.now // MONTH * MONTH, return_inverse=True)
         for number, moment in enumerate(moments.tolist()):
-            first, last = np.searchsorted(self.times, [moment - WINDOW, moment])
-            counts = np.bincount(self.items[first:last], minlength=len(self.years))
-            scores[which == number] = np.log1p(counts).astype(np.float32)
+            part = self._count_likes(moment)
+            scores[which == number, : len(part)] = part
         return scores
+
+    def _count_likes(self, moment: int) -> Floats:
+        """Return the scores at a moment, for the items up to the last liked one."""
+        if moment not in self.cache:
+            first, last = np.searchsorted(self.times, [moment - WINDOW, moment])
+            if len(self.cache) >= MAX_CACHED:
+                self.cache.clear()
+            self.cache[moment] = np.log1p(np.bincount(self.items[first:last])).astype(np.float32)
+        return self.cache[moment]
 
     def mark_unreleased(self, users: Histories) -> Floats:
         """Return float32 [n, items]: 1 for items released after the year of the user's request."""

@@ -17,6 +17,7 @@ from ridgeline.recommend.models.baselines import Popularity, RecentPopularity
 from ridgeline.recommend.models.content import Semantic
 from ridgeline.recommend.models.ease import Ease
 from ridgeline.recommend.models.itemknn import ItemKnn
+from ridgeline.recommend.models.neighbour_ease import NeighbourEase
 from ridgeline.recommend.weights import recency_weights
 
 WEIGHTS = (0.0, 0.05, 0.1, 0.2, 0.35, 0.6, 1.0, 1.8)
@@ -36,7 +37,7 @@ class Hybrid:
 
     def __init__(
         self,
-        ease: Ease,
+        ease: Ease | NeighbourEase,
         semantic: Semantic,
         popularity: Popularity,
         itemknn: ItemKnn,
