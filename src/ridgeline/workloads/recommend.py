@@ -7,6 +7,7 @@ task      embed        `items` texts → vectors, `batch` texts at a time (0: th
           semantic     user vectors from histories, products with all item vectors, masked, top 10
           ease         sparse histories times EASE's weights over 20,000 items at most, masked, top 10 of all
           one          the same as semantic for a single user
+          serve        a user's list over HTTP, for `clients` clients, while ratings arrive (`_recommend_serve.py`)
           fit ease     fit on one split, rank for all users; fit itemknn: the same (`_recommend_fit.py`)
 
 Histories are synthetic: item popularity falls with its rank, as in MovieLens. Every turn draws new ones. Weights and
@@ -39,6 +40,7 @@ from ridgeline.recommend import (
 )
 from ridgeline.recommend.models import MAX_ITEMS, Semantic
 from ridgeline.workloads import _recommend_fit as fits
+from ridgeline.workloads import _recommend_serve as serving
 from ridgeline.workloads import _recommend_texts as texts
 from ridgeline.workloads._stages import profile_stages
 from ridgeline.workloads.trajectory import on_device
@@ -46,7 +48,8 @@ from ridgeline.workloads.trajectory import on_device
 BASE: dict[str, Any] = {"task": "semantic", "users": 2_000, "items": 4_000, "likes": 40, "dim": 384, "k": 10}
 NUMPY, TORCH = "NumPy + SciPy, argpartition", "torch dense matmul + topk"
 BASE |= {"batch": 0, "data": "made"}
-TASKS = ("embed", "users", "semantic", "ease", "one", *fits.PEERS)
+TASKS = ("embed", "users", "semantic", "ease", "one", "serve", *fits.PEERS)
+SERVED: dict[str, Any] = {"task": "serve", "users": 500, "items": 1_000, **serving.SETTINGS}
 MAX_ERROR = {"cpu": 1e-4, "cuda": 5e-3}  # of a score: float32 sums; float16 values
 CHECKED_USERS = 64  # users whose results are compared with float64
 USERS_NUMPY, USERS_TORCH = "NumPy gather + reduceat", "torch embedding_bag"
@@ -57,6 +60,7 @@ class Recommend:
     name = "recommend"
     weight = 3.0
     devices = ("cpu", "cuda")
+    controls = (serving.IN_PROCESS,)
 
     note = "implicit's item-kNN and ALS are other models: compare their quality (NDCG) as well as their time."
 
@@ -80,7 +84,11 @@ class Recommend:
         if texts.possible():
             cpu += [{"task": "embed", "items": 32}]
             gpu += [{"task": "embed", "items": 62_423}]
+        if not serving.missing():
+            cpu.append(SERVED)
         if profile is Profile.FULL:
+            if not serving.missing():
+                cpu.append({**SERVED, "items": 4_000, "users": 2_000, "updates": 20, "clients": 32})
             if texts.possible():
                 cpu += [{"task": "embed", "items": n} for n in (250, 500, 1_000)]
                 cpu += [{"task": "embed", "items": 500, "batch": n} for n in (8, 32, 128, 512)]
@@ -94,6 +102,8 @@ class Recommend:
     def work(self, case: Case) -> Work:
         if _task(case) == "embed":
             return texts.work(case)
+        if case["task"] == "serve":
+            return serving.work(case)
         if case["task"] in fits.PEERS:
             return fits.work(case)
         users, items, dim, likes = case["users"], case["items"], case["dim"], case["likes"]
@@ -119,11 +129,15 @@ class Recommend:
     def contenders(self, case: Case) -> Sequence[str]:
         if _task(case) == "embed":
             return texts.contenders()
+        if case["task"] == "serve":
+            return serving.contenders()
         return fits.contenders(case["task"]) if case["task"] in fits.PEERS else [OURS, *_peers(case)]
 
     def missing(self, case: Case) -> dict[str, str]:
         if _task(case) == "embed":
             return texts.missing()
+        if case["task"] == "serve":
+            return serving.missing()
         if case["task"] in fits.PEERS:
             return fits.missing(case["task"])
         return {} if installed("torch") else {USERS_TORCH if case["task"] == "users" else TORCH: "torch"}
@@ -136,6 +150,8 @@ class Recommend:
         device = on_device(case, place)
         if _task(case) == "embed":
             return texts.prepare(case, contender, device)
+        if case["task"] == "serve":
+            return serving.prepare(case, contender)
         if case["task"] in fits.PEERS:
             return fits.prepare(case, contender)
         state: dict[str, Any] = {"turn": 0}
@@ -171,6 +187,8 @@ class Recommend:
     def check(self, case: Case, result: dict[str, Any]) -> Check:
         if _task(case) == "embed":
             return texts.check(case, result)
+        if case["task"] == "serve":
+            return serving.check(case, result)
         if case["task"] in fits.PEERS:
             return fits.check(case, result)
         drawn = draw_histories(case["users"], case["items"], case["likes"], result["turn"])
