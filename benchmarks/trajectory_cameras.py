@@ -1,12 +1,13 @@
 """Cameras: the time to convert a recording, the memory it takes, and what a training loop waits for its loader.
 
-    python benchmarks/trajectory_cameras.py convert [--megabytes 200] [--peer COMMAND]
+    python benchmarks/trajectory_cameras.py convert [--megabytes 200] [--raw] [--peer COMMAND]
     python benchmarks/trajectory_cameras.py memory  [--megabytes 200 2000]
     python benchmarks/trajectory_cameras.py loader  [--workers 2] [--step 0.05] [--peer PYTHON]
 
-convert  an MCAP file with two JPEG cameras of 640 × 480 at 30 Hz and joints at 100 Hz → LeRobot v3, each in a process
-         of its own. `--peer` is another converter's command with {in} and {out}; it takes turns with ours. Seconds of
-         the wall and of the CPU, and the largest memory.
+convert  an MCAP file with two JPEG cameras of 640 × 480 at 30 Hz and joints (100 Hz, or `--joints`) → LeRobot v3, each
+         in a process of its own. `--raw`: sensor_msgs/Image in rgb8 instead of JPEG. `--peer` is another converter's
+         command with {in} and {out}; it takes turns with ours. Seconds of the wall and of the CPU, and the largest
+         memory.
 memory   the same without a peer, for recordings that repeat the same pictures.
 loader   batches of 64 × 2 cameras × 224², float32, from workers; a step is a sleep. `--peer` is a Python in which
          LeRobot can be imported.
@@ -34,6 +35,8 @@ _TIME = "\n" + "=" * 80 + "\nMSG: builtin_interfaces/Time\nint32 sec\nuint32 nan
 _HEADER = f"\n{'=' * 80}\nMSG: std_msgs/Header\nbuiltin_interfaces/Time stamp\nstring frame_id{_TIME}"
 TYPES = {
     "sensor_msgs/msg/CompressedImage": f"std_msgs/Header header\nstring format\nuint8[] data{_HEADER}",
+    "sensor_msgs/msg/Image": "std_msgs/Header header\nuint32 height\nuint32 width\nstring encoding\n"
+    f"uint8 is_bigendian\nuint32 step\nuint8[] data{_HEADER}",
     "sensor_msgs/msg/JointState": "std_msgs/Header header\nstring[] name\nfloat64[] position\nfloat64[] velocity\n"
     f"float64[] effort{_HEADER}",
 }
@@ -64,8 +67,8 @@ print(sum(waits), len(waits))
 """
 
 
-def make_pictures(size: tuple[int, int]) -> list[bytes]:
-    """JPEG images of a moving texture, about as large as those of a camera."""
+def make_pictures(size: tuple[int, int], *, raw: bool = False) -> list[bytes]:
+    """Images of a moving texture: JPEG, about as large as those of a camera, or rgb8."""
     import av
 
     rng = np.random.default_rng(0)
@@ -74,6 +77,9 @@ def make_pictures(size: tuple[int, int]) -> list[bytes]:
     for i in range(PICTURES):
         pixels = rough[: size[1] // 8, i : i + size[0] // 8].repeat(8, 0).repeat(8, 1).astype(np.int16)
         pixels = (pixels + rng.integers(-6, 6, pixels.shape)).clip(0, 255).astype(np.uint8)
+        if raw:
+            out.append(pixels.tobytes())
+            continue
         encoder = av.CodecContext.create("mjpeg", "w")
         encoder.width, encoder.height, encoder.pix_fmt, encoder.time_base = *size, "yuv420p", 1
         encoder.color_range, encoder.options = 2, {"strict": "unofficial", "qmin": "2", "qmax": "5"}
@@ -82,28 +88,31 @@ def make_pictures(size: tuple[int, int]) -> list[bytes]:
     return out
 
 
-def make_recording(path: Path, megabytes: float, size: tuple[int, int] = SIZE) -> float:
+def make_recording(
+    path: Path, megabytes: float, size: tuple[int, int] = SIZE, *, raw: bool = False, joints_hz: int = 100
+) -> float:
     """Write a recording of about this size; return its seconds."""
     from mcap_ros2.writer import Writer
 
-    pictures = make_pictures(size)
+    pictures = make_pictures(size, raw=raw)
     per_second = 2 * HZ * sum(map(len, pictures)) / len(pictures)
     seconds = max(2.0, megabytes * 1e6 / per_second)
     with path.open("wb") as file:
         writer = Writer(file)
         kinds = {name: writer.register_msgdef(name, text) for name, text in TYPES.items()}
-        image, joints = kinds.values()
-        for i in range(int(seconds * 100)):
-            stamp = START + i * 10_000_000
+        compressed, plain, joints = kinds.values()
+        about = {"height": size[1], "width": size[0], "encoding": "rgb8", "is_bigendian": 0, "step": 3 * size[0]}
+        for i in range(int(seconds * joints_hz)):
+            stamp = START + i * 10**9 // joints_hz
             header = {"stamp": {"sec": stamp // 10**9, "nanosec": stamp % 10**9}, "frame_id": "base"}
             fields = {"name": ["a", "b"], "position": [np.sin(i / 50), np.cos(i / 50)], "velocity": [], "effort": []}
             writer.write_message("/joint_states", joints, {"header": header, **fields}, stamp, stamp)
-            if i * HZ % 100 < HZ:
-                number = i * HZ // 100
+            if i * HZ % joints_hz < HZ:
+                number = i * HZ // joints_hz
                 for camera, offset in (("front", 0), ("wrist", 7)):
                     data = pictures[(number + offset) % PICTURES]
-                    fields = {"format": "jpeg", "data": data}
-                    writer.write_message(f"/{camera}/compressed", image, {"header": header, **fields}, stamp, stamp)
+                    image = {"header": header, "data": data, **(about if raw else {"format": "jpeg"})}
+                    writer.write_message(f"/{camera}/image", plain if raw else compressed, image, stamp, stamp)
         writer.finish()
     return seconds
 
@@ -124,16 +133,19 @@ def build_command(path: Path, out: Path) -> list[str]:
     executable = str(Path(sys.executable).parent / "ridgeline")
     return [
         executable, "resample", str(path), "--hz", str(HZ), "-o", str(out), "--format", "lerobot",
-        "--camera", "front=/front/compressed", "--camera", "wrist=/wrist/compressed",
+        "--camera", "front=/front/image", "--camera", "wrist=/wrist/image",
         "--state", "/joint_states/position", "--task", "pick", "-q",
     ]  # fmt: skip
 
 
-def measure_conversion(folder: Path, megabytes: Sequence[float], peer: str | None, rounds: int) -> None:
+def measure_conversion(
+    folder: Path, megabytes: float, peer: str | None, rounds: int, *, raw: bool, joints_hz: int
+) -> None:
     path = folder / "run.mcap"
-    seconds = make_recording(path, megabytes[0])
+    seconds = make_recording(path, megabytes, raw=raw, joints_hz=joints_hz)
     gigabytes = path.stat().st_size / 1e9
-    print(f"{gigabytes * 1e3:.0f} MB, {seconds:.0f} s, 2 × JPEG 640 × 480 at 30 Hz, joints at 100 Hz")
+    kind = "rgb8" if raw else "JPEG"
+    print(f"{gigabytes * 1e3:.0f} MB, {seconds:.0f} s, 2 × {kind} 640 × 480 at 30 Hz, joints at {joints_hz} Hz")
     times: dict[str, list[tuple[float, float, float]]] = {"ridgeline": []}
     if peer:
         times["peer"] = []
@@ -201,6 +213,8 @@ def main() -> None:
     parser.add_argument("what", choices=("convert", "memory", "loader"))
     parser.add_argument("--megabytes", type=float, nargs="+", default=None)
     parser.add_argument("--peer", default=None)
+    parser.add_argument("--joints", type=int, default=100)
+    parser.add_argument("--raw", action="store_true")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--step", type=float, default=0.05)
@@ -209,7 +223,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if options.what == "convert":
-            measure_conversion(folder, options.megabytes or [200], options.peer, options.rounds)
+            megabytes = (options.megabytes or [200])[0]
+            measure_conversion(
+                folder, megabytes, options.peer, options.rounds, raw=options.raw, joints_hz=options.joints
+            )
         elif options.what == "memory":
             measure_memory(folder, options.megabytes or [200, 2000])
         else:
