@@ -55,6 +55,19 @@ def test_an_index_of_faiss_has_the_same_results_here(tmp_path, text: str, metric
         assert found.nprobe == 3
 
 
+@pytest.mark.parametrize("metric", ["l2", "cosine"])
+def test_a_graph_is_built_anew_from_the_same_vectors(tmp_path, metric: str):
+    index = Index("HNSW8", metric=metric, device="cpu")
+    index.add(VECTORS, ids=np.arange(600)[::-1])
+    index.export_faiss(tmp_path / "x.faiss")
+    read, again = theirs.read_index(str(tmp_path / "x.faiss")), Index.from_faiss(tmp_path / "x.faiss")
+    assert (again.spec, again.ids.tolist()) == ("HNSW8", index.ids.tolist())
+    unit = QUERIES / np.linalg.norm(QUERIES, axis=1, keepdims=True)
+    values = unit if metric == "cosine" else QUERIES
+    assert np.array_equal(again.search(values, 5)[1], index.search(values, 5)[1])
+    assert np.mean(read.search(values, 5)[1] == index.search(values, 5)[1]) >= 0.9
+
+
 def pretend_trained(text: str):
     index = theirs.index_factory(8, text)
     index.is_trained = True

@@ -13,6 +13,7 @@ from ridgeline.search.arrays import Array, Floats, Integers
 from ridgeline.search.codecs import ByteCodec, Codec, FlatCodec, ProductCodec
 from ridgeline.search.cpu import CpuBackend, CpuEngine
 from ridgeline.search.engine import Engine
+from ridgeline.search.graph import BUILD_EFFORT, GraphEngine
 from ridgeline.search.inverted_lists import InvertedLists
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def export_faiss(snapshot: Snapshot, path: str | os.PathLike[str], nprobe: int, 
         raise MissingExtra("export_faiss", "faiss") from None
     if snapshot.engine is None:
         raise InputError("the index holds nothing yet; train it or add vectors first.")
-    engine = _move_to_cpu(snapshot.engine)
+    links, engine = snapshot.engine.config.spec.links, _move_to_cpu(snapshot.engine)
     config, ids = engine.config, snapshot.rows.ids.rows
     metric = faiss.METRIC_L2 if config.metric == "l2" else faiss.METRIC_INNER_PRODUCT
     ids_are_rows = bool((ids == np.arange(len(ids))).all())
@@ -41,6 +42,10 @@ def export_faiss(snapshot: Snapshot, path: str | os.PathLike[str], nprobe: int, 
         faiss_index.nprobe = nprobe
     else:
         faiss_index = _export_codes(faiss, engine.row_scorer.codec, engine.row_scorer.codes.rows, config.dim, metric)
+    if links:  # FAISS builds its own graph of the same vectors
+        faiss_index = faiss.IndexHNSWFlat(config.dim, links, metric)
+        faiss_index.hnsw.efConstruction = max(BUILD_EFFORT, 2 * links)
+        faiss_index.add(np.ascontiguousarray(engine.vectors(np.arange(engine.count))))
     parts: list[Any] = []  # FAISS does not own the parts of an index: keep them alive until it is written
     if engine.refiner is not None:
         refine_index = _export_codes(faiss, engine.refiner.codec, engine.refiner.codes.rows, config.dim, metric)
@@ -60,9 +65,10 @@ def export_faiss(snapshot: Snapshot, path: str | os.PathLike[str], nprobe: int, 
 def _move_to_cpu(engine: Engine) -> CpuEngine:
     if not isinstance(engine, CpuEngine):
         engine = CpuBackend().restore_engine(engine.config, engine.arrays())
-    if not isinstance(engine, CpuEngine):
+    flat = engine.flat if isinstance(engine, GraphEngine) else engine
+    if not isinstance(flat, CpuEngine):
         raise InputError(f"'{engine.config.spec}' cannot be exported; build a Flat or IVFn index and export it.")
-    return engine
+    return flat
 
 
 def _export_codes(faiss: Any, codec: Codec, codes: Array, dim: int, metric: int) -> Any:

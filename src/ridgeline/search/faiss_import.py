@@ -14,18 +14,21 @@ from ridgeline.search.codecs import ByteCodec, Codec, FlatCodec, ProductCodec, t
 from ridgeline.search.engine import EngineConfig
 from ridgeline.search.flat import compute_biases
 from ridgeline.search.metric import compute_norms
-from ridgeline.search.spec import MAX_LISTS, Spec
+from ridgeline.search.spec import MAX_LINKS, MAX_LISTS, MIN_LINKS, Spec
 
 FORMS = (
     "IndexFlat, IndexScalarQuantizer (8 bits, fp16), IndexIVFFlat, IndexIVFScalarQuantizer, IndexIVFPQ (8 bits), "
-    "each alone, refined by Flat or SQ8, or with an id map"
+    "each alone, refined by Flat or SQ8, or with an id map, and IndexHNSWFlat"
 )
 DECODED_AT_ONCE = 65_536  # rows
 
 
 @dataclass(frozen=True)
 class ImportedIndex:
-    """The content of a FAISS index: `arrays` as `Backend.restore_engine` takes them, ids [n] in the order of rows."""
+    """The content of a FAISS index: `arrays` as `Backend.restore_engine` takes them, ids [n] in the order of rows.
+
+    Of HNSW only the vectors ("codes") are taken: the graph is built here.
+    """
 
     config: EngineConfig
     arrays: dict[str, Array]
@@ -96,7 +99,10 @@ def _import_index(faiss: Any, found: Any) -> ImportedIndex:
         depth = max(1, round(index.k_factor))
         refine, index = faiss.downcast_index(index.refine_index), faiss.downcast_index(index.base_index)
     dim = int(index.d)
-    nprobe = None
+    nprobe, links = None, None
+    if isinstance(index, faiss.IndexHNSWFlat):
+        links = min(MAX_LINKS, max(MIN_LINKS, int(index.hnsw.nb_neighbors(1))))
+        index = faiss.downcast_index(index.storage)
     if isinstance(index, faiss.IndexIVF):
         arrays, codes, inner_ids, parts = _read_lists(faiss, index, dim)
         nprobe, lists = int(index.nprobe), int(index.nlist)
@@ -121,7 +127,9 @@ def _import_index(faiss: Any, found: Any) -> ImportedIndex:
         arrays |= {f"refine_{name}": array for name, array in fine.codec.arrays().items()}
     ids = inner_ids if outer_ids is None else outer_ids
     _check_ids(ids)
-    spec = Spec(codes.codec.name, lists, parts, refine_name)
+    if links is not None and refine is not None:
+        raise InputError("the FAISS index refines HNSW by the same vectors; give the HNSW index alone.")
+    spec = Spec(codes.codec.name, lists, parts, refine_name, links)
     return ImportedIndex(EngineConfig(spec, metric, dim, dtype), arrays, ids, nprobe, depth)
 
 

@@ -181,7 +181,7 @@ class Index:
     @classmethod
     def from_faiss(cls, source: Any, *, device: str = "cpu", model: str | None = None) -> Index:
         """Return an index with the codes, lists, ids, nprobe and k_factor of a FAISS index: a file, or an object of
-        the library. An index over normalized vectors with inner products becomes cosine.
+        the library. An index over normalized vectors with inner products becomes cosine. A graph (HNSW) is built anew.
 
         Raises InputError if there is no such type here, or two rows have the same id.
         """
@@ -190,6 +190,9 @@ class Index:
         found = import_faiss(source)
         config = found.config
         index = cls(str(config.spec), metric=config.metric, device=device, dtype=config.dtype, model=model)
+        if config.spec.links:
+            index.add(found.arrays["codes"], ids=found.ids)
+            return index
         rows = make_empty_rows().append(len(found.ids), found.ids, None)
         index._snapshot = Snapshot(rows, index._backend.restore_engine(config, found.arrays))
         index._nprobe, index._depth = found.nprobe, found.depth
