@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ridgeline._lazy import attach
 
 if TYPE_CHECKING:
+    from ridgeline.trajectory.augment import Augment as Augment
     from ridgeline.trajectory.batch import Batch as Batch
     from ridgeline.trajectory.batch import collate as collate
     from ridgeline.trajectory.batch import on_device as on_device
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
+        "augment": ["Augment"],
         "batch": ["Batch", "collate", "on_device"],
         "cameras": ["Camera", "describe_camera"],
         "conversion": ["ConversionResult", "ConversionSettings", "convert", "convert_many"],
