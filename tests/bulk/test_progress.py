@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from tests.bulk.sources_made import make_source, make_texts
 
 from ridgeline import bulk
 from ridgeline.bulk import Progress
-from ridgeline.bulk.parts import Outcome, Place
+from ridgeline.bulk.job import Committer
+from ridgeline.bulk.parts import Outcome, Place, Task
 from ridgeline.bulk.progress import HourlyCost, Meter, find_limit
-from ridgeline.errors import InputError
+from ridgeline.bulk.target import Part
+from ridgeline.errors import InputError, StoreError
 from ridgeline.lab.judge import compare_records
 from ridgeline.lab.record import read_records
 
@@ -135,3 +139,39 @@ def test_a_wrong_price_is_named_before_anything_is_written(tmp_path, settings, i
         with pytest.raises(InputError, match=message):
             bulk.embed(source, tmp_path / "out", price=name, **settings)
     assert not (tmp_path / "out").exists()
+
+
+def test_commits_list_every_part_in_groups_and_an_error_stops_the_job(monkeypatch):
+    class SlowTarget:
+        groups: list[list[int]]
+
+        def __init__(self):
+            self.groups, self.may_go = [], threading.Event()
+
+        def commit(self, parts):
+            self.may_go.wait()
+            if parts[0].chunk == 99:
+                raise StoreError("the disk is full.")
+            self.groups.append([part.chunk for part in parts])
+
+    def make(chunk):
+        return Task(chunk, (), ""), Outcome(Part(chunk, "a", 1, 1, ""))
+
+    target = SlowTarget()
+    with Committer(target) as committer:
+        for chunk in range(5):
+            committer.add(*make(chunk))
+        assert committer.take_listed(wait=False) == []
+        target.may_go.set()
+        assert [task.chunk for task, _ in committer.take_listed(wait=True)] == [0, 1, 2, 3, 4]
+        committer.add(*make(5))
+    assert [chunk for group in target.groups for chunk in group] == [0, 1, 2, 3, 4, 5], "also what was added last"
+    assert len(target.groups) <= 3, "what waited went into one commit"
+    with pytest.raises(StoreError, match="the disk is full"):
+        wait_for_commit(target, make(99))
+
+
+def wait_for_commit(target, work):
+    with Committer(target) as committer:
+        committer.add(*work)
+        committer.take_listed(wait=True)

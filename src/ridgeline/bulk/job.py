@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from types import TracebackType
+from typing import Any, Protocol, Self
 
 import ridgeline
 from ridgeline.bulk import registry
@@ -25,6 +27,7 @@ ENGINES = ("local", "ray")
 FORMAT = 1  # of parts; a new one makes new parts
 PROBES = 200  # of one chunk, to find the rows that end workers
 SHOWN_REJECTS = 3
+SLOW_CHUNK_S = 0.5  # between two chunks: longer than a commit takes
 SAVE_S = 10.0  # between two notes of a run's numbers in the target
 
 
@@ -198,39 +201,130 @@ def run_chunks(
     earlier = _read_runs(target)
     totals = Totals(Meter(total_rows, before, sum(part.rejects for part in done.values()), earlier))
     meter, limit = totals.meter, execution.max_rejects
-    _check_rejects(target, done, totals, limit)
+    try:
+        _check_rejects(totals, limit)
+    except _TooManyRejects:
+        target.withdraw(done)
+        raise
     if not tasks:
         meter.stop()
         return totals
     execution.report(meter.get_progress())
-    saved = 0.0
-    with execution.open(factory) as running:
-        meter.workers = len(running.devices)
-        meter.cost = find_hourly_cost(execution.price, running.devices, running.units, execution.engine == "local")
-        try:
-            for task, outcome in _run_all(running, tasks, locate):
-                part = outcome.part
-                if part is None:
-                    raise StoreError(outcome.error or f"chunk {task.chunk} has no part.")
-                target.commit([part])
-                done[part.chunk] = part
-                meter.busy = running.busy_seconds()
-                meter.add(outcome, rows_by_chunk[task.chunk])
-                totals.computed += part.computed
-                totals.first_rejects += outcome.rejects[: max(0, SHOWN_REJECTS - len(totals.first_rejects))]
-                for stage, seconds in outcome.seconds.items():
-                    totals.seconds[stage] = totals.seconds.get(stage, 0.0) + seconds
-                _check_rejects(target, done, totals, limit)
-                execution.report(meter.get_progress())
-                if meter.seconds - saved > SAVE_S:
-                    saved = meter.seconds
+    saved = last = 0.0
+
+    def count(listed: list[tuple[Task, Outcome]]) -> None:
+        """Count parts that are listed in the manifest."""
+        nonlocal saved
+        for task, outcome in listed:
+            part = outcome.part
+            if part is None:
+                continue
+            done[part.chunk] = part
+            meter.add(outcome, rows_by_chunk[task.chunk])
+            totals.computed += part.computed
+            totals.first_rejects += outcome.rejects[: max(0, SHOWN_REJECTS - len(totals.first_rejects))]
+            for stage, seconds in outcome.seconds.items():
+                totals.seconds[stage] = totals.seconds.get(stage, 0.0) + seconds
+            _check_rejects(totals, limit)
+            execution.report(meter.get_progress())
+        if listed and meter.seconds - saved > SAVE_S:
+            saved = meter.seconds
+            _save_runs(target, meter)
+
+    try:
+        with execution.open(factory) as running:
+            meter.workers = len(running.devices)
+            meter.cost = find_hourly_cost(execution.price, running.devices, running.units, execution.engine == "local")
+            try:
+                with Committer(target) as committer:
+                    for task, outcome in _run_all(running, tasks, locate):
+                        if outcome.part is None:
+                            raise StoreError(outcome.error or f"chunk {task.chunk} has no part.")
+                        meter.busy = running.busy_seconds()
+                        committer.add(task, outcome)
+                        now = meter.seconds
+                        count(committer.take_listed(wait=now - last > SLOW_CHUNK_S))  # a slow job reports at once
+                        last = now
+                    count(committer.take_listed(wait=True))
+            finally:
+                meter.stop()
+                with suppress(RidgelineError, OSError):  # the numbers must not hide why a run ended
                     _save_runs(target, meter)
-        finally:
-            meter.stop()
-            with suppress(RidgelineError, OSError):  # the numbers must not hide why a run ended
-                _save_runs(target, meter)
+    except _TooManyRejects:
+        target.withdraw(done)  # the workers have ended: nothing is written any more
+        raise
     totals.seconds["wall"] = meter.seconds
     return totals
+
+
+class Committer(AbstractContextManager["Committer"]):
+    """Lists finished parts in the manifest from a thread of its own, as many in one commit as have arrived.
+
+    A commit waits for the disk or the store (milliseconds here, a tenth of a second there), and many GPUs finish chunks
+    faster than that. When the block ends, also by an error, everything that was added is listed.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._waiting: list[tuple[Task, Outcome]] = []
+        self._listed: list[tuple[Task, Outcome]] = []
+        self._error: BaseException | None = None
+        self._busy = self._ended = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="commits", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+        self._thread.join()
+        if kind is None and self._error is not None:
+            raise self._error
+
+    def add(self, task: Task, outcome: Outcome) -> None:
+        """Let a part be listed; raises the error of an earlier commit."""
+        with self._changed:
+            if self._error is not None:
+                raise self._error
+            self._waiting.append((task, outcome))
+            self._changed.notify_all()
+
+    def take_listed(self, wait: bool) -> list[tuple[Task, Outcome]]:
+        """Return what is listed since the last call; `wait`: once all that was added is."""
+        with self._changed:
+            while wait and (self._waiting or self._busy) and self._error is None:
+                self._changed.wait()
+            if self._error is not None:
+                raise self._error
+            listed, self._listed = self._listed, []
+            return listed
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._waiting and not self._ended:
+                    self._changed.wait()
+                if not self._waiting:
+                    return
+                group, self._waiting, self._busy = self._waiting, [], True
+            error: BaseException | None = None
+            try:
+                self._target.commit([outcome.part for _, outcome in group if outcome.part is not None])
+            except BaseException as problem:  # the driver's thread raises it
+                error = problem
+            with self._changed:
+                self._busy, self._error = False, error
+                if error is None:
+                    self._listed += group
+                self._changed.notify_all()
+                if error is not None:
+                    return
 
 
 def finish_job(target: Target, job: Mapping[str, Any], answer: Mapping[str, Any], totals: Totals) -> None:
@@ -250,13 +344,16 @@ def _save_runs(target: Target, meter: Meter) -> None:
     target.write_json(RUNS, {"generation": target.generation, "runs": runs})
 
 
-def _check_rejects(target: Target, done: Mapping[int, Part], totals: Totals, max_rejects: int | None) -> None:
+class _TooManyRejects(InputError):
+    """The limit of --max-rejects is exceeded."""
+
+
+def _check_rejects(totals: Totals, max_rejects: int | None) -> None:
     if max_rejects is None or totals.rejects <= max_rejects:
         return
-    target.withdraw(done)
     first = totals.first_rejects[0] if totals.first_rejects else None
     example = f"; the first: {first.source}, row {first.row}: {first.reason}" if first else ""
-    raise InputError(
+    raise _TooManyRejects(
         f"{totals.rejects} rejects are more than --max-rejects {max_rejects}{example}; correct the source, "
         "or run the same command with a higher limit: what is done is kept."
     )

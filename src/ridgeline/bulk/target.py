@@ -213,11 +213,17 @@ class Target(AbstractContextManager["Target"]):
                 shutil.rmtree(leftover, ignore_errors=True)
 
     def withdraw(self, parts: Mapping[int, Part]) -> None:
-        """Move parts out of sight: the job stopped with an error, and what is there must not look finished."""
-        for part in parts.values():
-            if part.name is not None and "/" not in part.name:
+        """Move parts out of sight: the job stopped with an error, and what is there must not look finished.
+
+        Parts that no commit lists go as well; those of the finished generation stay.
+        """
+        if all(part.name is None or "/" in part.name for part in parts.values()):
+            return  # parts of a table or an index, which nobody sees
+        finished = {part.name for part in read_manifest_parts(self.storage).values()}
+        for file in self.storage.list():
+            if file.name.startswith("part-") and file.name not in finished:
                 with suppress(StoreError):
-                    self.storage.move(part.name, f"{WITHDRAWN}/{part.name}")
+                    self.storage.move(file.name, f"{WITHDRAWN}/{file.name}")
 
     def restore(self) -> None:
         """Bring withdrawn parts back: the job goes on."""
