@@ -20,7 +20,6 @@ from typing import Any
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[name] = "1"
 os.environ.setdefault("OPENBLAS_CORETYPE", "SkylakeX")
-os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 
 import numpy as np  # noqa: E402
 
@@ -73,8 +72,10 @@ def build_faiss(vectors: np.ndarray, lists: int) -> Iterator[Contender]:
         yield f"FAISS HNSW32 efConstruction {build}", EFFORTS, search_graph
 
     for spec, factors in (
-        (f"IVF{lists},PQ{dim // 4}x4fs,RFlat", (4, 10, 20, 40)),
-        (f"IVF{lists},SQ8,RFlat", (2, 4)),
+        (f"IVF{lists},PQ{dim // 4}x4fs,RFlat", (4, 10, 20)),
+        (f"IVF{lists},RaBitQ,RFlat", (10, 30)),
+        (f"IVF{lists},RaBitQ4,RFlat", (2, 4)),
+        (f"IVF{lists},SQ8,RFlat", (2,)),
         (f"IVF{lists},Flat", (0,)),
     ):
         index = faiss.index_factory(dim, spec, faiss.METRIC_INNER_PRODUCT)

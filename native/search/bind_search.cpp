@@ -102,13 +102,11 @@ void bind_search(nb::module_ &m) {
          "rows"_a.noconvert(), "biases"_a.none() = nb::none(), "allowed"_a.none() = nb::none(), "threads"_a = 1,
          "isa"_a = "",
          "Add query · values [n, d] for some `lists`; list l is values[offsets[l]:offsets[l + 1]], and `rows` [n] are their rows.")
-      .def("probe_bytes", [](TopCandidates &self, Floats query, Codes codes, Rows lists, Rows offsets, Rows rows, float added,
+      .def("probe_bytes", [](TopCandidates &self, Floats query, Codes codes, Rows lists, Rows offsets, Rows rows, Floats added,
                              std::optional<Floats> biases, std::optional<Flags> allowed, int threads, const std::string &isa) {
         const std::size_t d = query.shape(0);
         if (codes.shape(1) != d) throw std::invalid_argument("query and codes differ in dimension");
-        Probe probe = check_probe(self, lists, offsets, rows, codes.shape(0), {}, biases, allowed);
-        const std::vector<float> all(lists.shape(0), added);
-        probe.added = all.data();
+        const Probe probe = check_probe(self, lists, offsets, rows, codes.shape(0), added, biases, allowed);
         const Isa set = parse_isa(isa);
         auto *dot = search_loops(set).dot_bytes;
         nb::gil_scoped_release release;
@@ -116,8 +114,8 @@ void bind_search(nb::module_ &m) {
           for (std::int64_t r = from; r < to; ++r) out[r - from] = dot(query.data(), codes.data() + r * d, d);
         }, set, threads);
       }, "query"_a.noconvert(), "codes"_a.noconvert(), "lists"_a.noconvert(), "offsets"_a.noconvert(),
-         "rows"_a.noconvert(), "added"_a, "biases"_a.none() = nb::none(), "allowed"_a.none() = nb::none(),
-         "threads"_a = 1, "isa"_a = "", "The same for bytes [n, d]; `added` is added to every score.")
+         "rows"_a.noconvert(), "added"_a.noconvert(), "biases"_a.none() = nb::none(), "allowed"_a.none() = nb::none(),
+         "threads"_a = 1, "isa"_a = "", "The same for bytes [n, d]; `added` [lists] is added to the scores of each list.")
       .def("probe_parts", [](TopCandidates &self, Scores tables, Codes codes, Rows lists, Rows offsets, Rows rows, Floats added,
                              std::optional<Floats> biases, std::optional<Flags> allowed, int threads, const std::string &isa) {
         const std::size_t parts = codes.shape(1);

@@ -71,6 +71,7 @@ class ByteCodec:
 
     base: Floats  # [d] the value of code 0
     step: Floats  # [d]
+    residual: bool = False  # in lists: codes are of differences to the centre, which vary less, so steps are finer
     name: str = "SQ8"
 
     def encode(self, vectors: Floats) -> Array:
@@ -91,13 +92,33 @@ class ByteCodec:
         return np.empty((0, len(self.base)), np.uint8)
 
     def arrays(self) -> Mapping[str, Array]:
-        return {"base": self.base, "step": self.step}
+        arrays: dict[str, Array] = {"base": self.base, "step": self.step}
+        return arrays | {"residual": np.ones(1, np.uint8)} if self.residual else arrays
 
 
 def train_byte_codec(vectors: Floats) -> ByteCodec:
     """Train SQ8 from vectors [n, d]."""
     low, high = vectors.min(0), vectors.max(0)
     return ByteCodec(low.astype(np.float32), ((high.astype(np.float64) - low) / LEVELS).astype(np.float32))
+
+
+def encode_whole_vectors(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the arrays of lists of SQ8 with codes of vectors instead of codes of differences to the centres.
+
+    It rounds a second time, so it is for devices whose loops have no such codes.
+    """
+    old = ByteCodec(arrays["base"], arrays["step"])
+    list_ids = np.repeat(np.arange(len(arrays["centres"])), np.diff(arrays["offsets"]))
+    values = old.decode(arrays["codes"]) + arrays["centres"][list_ids]
+    new = train_byte_codec(values) if len(values) else old
+    out = {name: array for name, array in arrays.items() if name != "residual"} | dict(new.arrays())
+    out["codes"] = new.encode(values)
+    decoded = new.decode(out["codes"]).astype(np.float64)
+    squares = np.einsum("ij,ij->i", decoded, decoded)
+    if "biases" in out:
+        out["biases"] = (-squares / 2).astype(np.float32)
+    out["longest"] = np.array([np.sqrt(squares.max(initial=0.0))])
+    return out
 
 
 @dataclass(frozen=True)

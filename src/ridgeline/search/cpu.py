@@ -21,6 +21,7 @@ from ridgeline.search.kmeans import find_nearest_centres, train_centres
 from ridgeline.search.metric import compute_norms, normalize
 from ridgeline.search.spec import check_dimension
 
+MIN_PER_LIST = 16  # training vectors; with fewer, differences to the centres are smaller than those of new vectors
 MAX_SINGLE_QUERIES = 5  # up to this many queries, lists are read by one query after the other in native loops
 
 
@@ -194,12 +195,15 @@ class CpuBackend:
                 )
             centres = train_centres(vectors, spec.lists, seed=seed, spherical=metric == "cosine")
         residual = vectors
-        if spec.codec == "PQ" and centres is not None:
+        byte_residual = spec.codec == "SQ8" and centres is not None and len(vectors) >= MIN_PER_LIST * len(centres)
+        if centres is not None and (spec.codec == "PQ" or byte_residual):
             sample = vectors
             if len(sample) > 65_536:
                 sample = sample[np.random.default_rng(seed).choice(len(sample), 65_536, replace=False)]
             residual = sample - centres[find_nearest_centres(sample, centres)]
         codec = _train_codec(config, spec.codec, residual, seed)
+        if isinstance(codec, ByteCodec) and byte_residual:
+            codec = replace(codec, residual=True)
         refiner = None
         if spec.refine is not None:
             refine_codec = _train_codec(config, spec.refine, vectors, seed)
@@ -247,7 +251,7 @@ def _train_codec(config: EngineConfig, name: str, vectors: Floats, seed: int) ->
 
 def _restore_codec(config: EngineConfig, name: str, arrays: Mapping[str, Array], prefix: str) -> Codec:
     if name == "SQ8":
-        return ByteCodec(arrays[f"{prefix}base"], arrays[f"{prefix}step"])
+        return ByteCodec(arrays[f"{prefix}base"], arrays[f"{prefix}step"], f"{prefix}residual" in arrays)
     if name == "PQ":
         return ProductCodec(arrays[f"{prefix}words"])
     return FlatCodec(config.dim, config.dtype)

@@ -20,6 +20,7 @@ from ridgeline.kernels.search import (
     train_centres,
 )
 from ridgeline.search.arrays import Array
+from ridgeline.search.codecs import encode_whole_vectors
 from ridgeline.search.cuda_search import Recording, Refiner, ReplayCache, RowFilter, SearchPlan
 from ridgeline.search.cuda_storage import Codes, ListLayout, StoredRows, make_empty_lists, restore_codes, train_codes
 from ridgeline.search.engine import EngineConfig, SearchOptions
@@ -93,6 +94,8 @@ class CudaBackend:
 
     def restore_engine(self, config: EngineConfig, arrays: Mapping[str, Array]) -> CudaEngine:
         device = torch.device(self.device)
+        if "residual" in arrays:
+            arrays = encode_whole_vectors(arrays)
 
         def tensor(name: str) -> torch.Tensor:
             return torch.from_numpy(np.array(arrays[name])).to(device)

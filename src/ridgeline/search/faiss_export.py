@@ -98,6 +98,7 @@ def _export_lists(faiss: Any, row_scorer: InvertedLists, ids: Integers, dim: int
     elif isinstance(codec, ByteCodec):
         faiss_index = faiss.IndexIVFScalarQuantizer(coarse, dim, lists, faiss.ScalarQuantizer.QT_8bit, metric, False)
         _set_byte_codec(faiss, faiss_index.sq, codec)
+        faiss_index.by_residual = codec.residual
     elif isinstance(codec, FlatCodec) and codec.dtype == "float16":
         faiss_index = faiss.IndexIVFScalarQuantizer(coarse, dim, lists, faiss.ScalarQuantizer.QT_fp16, metric, False)
     else:

@@ -140,6 +140,8 @@ class InvertedLists:
                 biases = None if segment.biases is None else segment.biases[low:high]
                 if multiply is not None:
                     offsets = None if multiply.offsets is None else multiply.offsets[query_ids]
+                    if offsets is not None and self._residual:
+                        offsets = offsets + products[query_ids, list_id]
                     yield Block(multiply(codes, query_ids), 0, rows, query_ids, offsets, biases)
                 elif tables is not None:
                     offsets = np.ascontiguousarray(products[query_ids, list_id])
@@ -159,9 +161,9 @@ class InvertedLists:
             if isinstance(codec, ProductCodec):
                 selector.probe_parts(codec.tables(query)[0], segment.codes, *location, products[0, list_ids], *options)
             elif isinstance(codec, ByteCodec):
-                selector.probe_bytes(
-                    query[0] * codec.step, segment.codes, *location, float(query[0] @ codec.base), *options
-                )
+                added = np.full(len(list_ids), query[0] @ codec.base, np.float32)
+                added += products[0, list_ids] if self._residual else np.float32(0)
+                selector.probe_bytes(query[0] * codec.step, segment.codes, *location, added, *options)
             else:
                 selector.probe(query[0], segment.codes, *location, *options)
         return True
@@ -181,7 +183,7 @@ class InvertedLists:
 
     @property
     def _residual(self) -> bool:
-        return isinstance(self.codec, ProductCodec)
+        return isinstance(self.codec, ProductCodec) or (isinstance(self.codec, ByteCodec) and self.codec.residual)
 
     def _values(self, codes: Array, list_ids: Integers) -> Floats:
         values = self.codec.decode(codes)
