@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from ridgeline.errors import InputError
+from ridgeline.lab.race.pytest_suite import PytestSuite, is_pytest_file
 from ridgeline.lab.race.suites import Suite
 from ridgeline.lab.workload import Workload, is_path
 
@@ -17,7 +18,7 @@ METHODS = ("cases", "work", "contenders", "prepare", "check")
 def load_workload(reference: str) -> Workload:
     """Load the object `workload` of a module ("ridgeline.workloads.copy") or of a file ("mine/decode.py").
 
-    A folder ("/home/me/benchmarks") is a suite of asv.
+    A folder ("/home/me/benchmarks") is a suite of asv, a file test_*.py one of pytest-benchmark.
 
     Raises InputError if there is no such file, it fails, or `workload` lacks a method.
     """
@@ -27,6 +28,8 @@ def load_workload(reference: str) -> Workload:
         path = Path(reference).resolve()
         if not path.is_file():
             raise InputError(f"there is no workload file '{reference}'.")
+        if is_pytest_file(reference):
+            return PytestSuite(path)
         spec = importlib.util.spec_from_file_location(f"ridgeline_workload_{path.stem}", path)
         if spec is None or spec.loader is None:
             raise InputError(f"'{reference}' cannot be loaded as Python.")
