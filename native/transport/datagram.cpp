@@ -457,7 +457,9 @@ private:
   void shrink_window() {
     const double w = double(window_);
     most_before_ = w < most_before_ ? w * (1 + kBeta) / 2 : w;
-    window_ = std::uint64_t(std::max(w * kBeta, 4. * double(payload_)));
+    // Losses without a queue are no sign of congestion: then the window stays large enough for a path that loses packets.
+    const bool has_queue = smooth_rtt_ns_ > 2 * least_rtt_ns_ + 5'000'000;
+    window_ = std::uint64_t(std::max(w * kBeta, (has_queue ? 4. : 32.) * double(payload_)));
     slow_start_until_ = window_;
     epoch_ns_ = 0;
   }
@@ -503,7 +505,7 @@ private:
   }
 
   void check_timeout(std::int64_t now) {
-    if (segments_.empty() || lost_ || now - std::max(progress_ns_, last_data_ns_) < timeout_ns()) return;
+    if (!on_way_ || now - std::max(progress_ns_, last_data_ns_) < timeout_ns()) return;
     ++timeouts_;
     if (timeouts_ >= 3 && payload_ > kLeastPayload && segments_.front().length > kLeastPayload) {
       most_payload_ = kLeastPayload; // perhaps the path drops long packets without a word
@@ -517,7 +519,7 @@ private:
       window_ = 4 * payload_, recovery_ = next_;
     } else { // the last packet that is missing: its acknowledgement tells about all others
       for (auto at = segments_.rbegin(); at != segments_.rend(); ++at)
-        if (!at->has_arrived) {
+        if (!at->has_arrived && !at->is_lost) {
           at->is_lost = true, ++lost_, on_way_ -= at->length;
           break;
         }
@@ -527,7 +529,8 @@ private:
 
   double bytes_per_ns() const {
     const std::int64_t rtt = std::max<std::int64_t>(smooth_rtt_ns_, 20'000);
-    return 2 * double(window_) / double(rtt);
+    // More than the window in a round trip, or the window would never be full; much more in a slow start, which doubles it.
+    return (window_ < slow_start_until_ ? 2. : 1.25) * double(window_) / double(rtt);
   }
 
   void send_data(std::int64_t now) {
