@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 fabric = typer.Typer(
     no_args_is_help=True,
-    help="Collectives: show, prove, predict, tune; doctor checks this host; watch shows ranks at work.",
+    help="Collectives: show, prove, predict, tune; doctor checks this host, hosts tries several, watch shows ranks.",
 )
 
 fabric.command("columns")(columns)
@@ -38,7 +38,19 @@ Channels = Annotated[
     int | None,
     typer.Option("--channels", help="Rings at once, through other adapters (default: 1; predict: one per adapter)."),
 ]
-UNITS = {"": 1, "b": 1, "kib": 1 << 10, "kb": 1 << 10, "mib": 1 << 20, "mb": 1 << 20, "gib": 1 << 30, "gb": 1 << 30}
+UNITS = {
+    "": 1,
+    "b": 1,
+    "k": 1 << 10,
+    "m": 1 << 20,
+    "g": 1 << 30,
+    "kib": 1 << 10,
+    "kb": 1 << 10,
+    "mib": 1 << 20,
+    "mb": 1 << 20,
+    "gib": 1 << 30,
+    "gb": 1 << 30,
+}
 
 
 def _make_schedule(algorithm: str, op: str, **options: Any) -> Schedule:
@@ -303,6 +315,50 @@ def doctor(as_json: Json = False) -> None:
             )
     if not all(f.ok for f in findings):
         raise typer.Exit(Exit.FINDINGS)
+
+
+@fabric.command()
+def hosts(
+    count: Annotated[int, typer.Option("--hosts", help="Number of hosts, one rank on each (default: 2).")] = 2,
+    rate: Annotated[str, typer.Option(help="Of each link, as in 500mbit or 2gbit (default: no limit).")] = "",
+    delay: Annotated[str, typer.Option(help="Of each link, one way, as in 500us or 10ms (default: none).")] = "",
+    loss: Annotated[float, typer.Option(help="Share of packets that each link loses, 0 to 0.5 (default: 0).")] = 0.0,
+    sizes: Annotated[str, typer.Option(help="Bytes of the all-reduces.")] = "4K,16K,64K,256K,1M,4M,8M",
+    transport: Annotated[str, typer.Option(help="tcp or udp (default: tcp).")] = "tcp",
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Try several hosts on this machine: network namespaces with a given rate, delay and loss. Needs root.
+
+    It predicts the times of all-reduce from exchanges of messages, then measures them, and removes the namespaces.
+    """
+    from ridgeline.fabric import study_hosts
+
+    chosen = [_parse_bytes(word) for word in sizes.split(",")]
+    with status("measuring") as progress:
+        study = study_hosts(
+            count,
+            rate=rate,
+            delay=delay,
+            loss=loss,
+            sizes=chosen,
+            transport=transport,
+            progress=(lambda _: None) if quiet or as_json else progress,
+        )
+    if as_json:
+        print_json({**asdict(study), "median_error": study.median_error})
+        return
+    table = Table(title=f"all_reduce, {count} hosts, {transport}, float32")
+    for column in ("bytes", "predicted", "measured", "error", "busbw MB/s"):
+        table.add_column(column, justify="right")
+    for row in study.rows:
+        times = (_format_time(row.predicted), _format_time(row.measured))
+        table.add_row(f"{row.bytes:,}", *times, f"{row.error:+.0%}", f"{row.busbw / 1e6:,.1f}")
+    stdout().print(table)
+    rate_text = f"{study.bandwidth / 1e6:,.1f} MB/s"
+    print_line(
+        f"exchanges between all hosts: {_format_time(study.latency)} at least, {rate_text} out of each host at most."
+    )
 
 
 @fabric.command()

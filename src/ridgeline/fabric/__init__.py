@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from ridgeline.fabric.drawing import draw_svg as draw_svg
     from ridgeline.fabric.drawing import draw_text as draw_text
     from ridgeline.fabric.group import Handle as Handle
+    from ridgeline.fabric.host_study import HostStudy as HostStudy
+    from ridgeline.fabric.host_study import study_hosts as study_hosts
     from ridgeline.fabric.launch import RankError as RankError
     from ridgeline.fabric.launch import init as init
     from ridgeline.fabric.launch import join as join
@@ -60,6 +62,7 @@ __getattr__, __dir__, __all__ = attach(
         "diagnosis": ["doctor"],
         "drawing": ["draw_svg", "draw_text"],
         "group": ["Handle"],
+        "host_study": ["HostStudy", "study_hosts"],
         "launch": ["RankError", "init", "join", "spawn"],
         "networks": ["Network", "PRESETS"],
         "prediction": ["Prediction", "bus_factor", "predict"],
