@@ -318,3 +318,78 @@ def test_camera_infos_and_static_transforms_are_kept_with_the_dataset(tmp_path: 
     assert said["transforms"] == [
         {"parent": "camera", "child": "lens", "translation": [0.5, 0.0, 1.0], "rotation": [0.0, 0.0, 0.0, 1.0]}
     ]
+
+
+# --- MCAP in ROS 1 and Protobuf, whose decoders are packages of their own ---
+
+
+def write_mcap(path: Path, schema: tuple[str, str, bytes], encoding: str, bodies: list[bytes]) -> Path:
+    from mcap.writer import Writer
+
+    with path.open("wb") as file:
+        writer = Writer(file)
+        writer.start()
+        camera = writer.register_channel("/front/image", encoding, writer.register_schema(*schema))
+        numbers = writer.register_schema("Joints", "jsonschema", b'{"type": "object"}')
+        arm = writer.register_channel("/arm", "json", numbers)
+        for i, (t, body) in enumerate(zip(STAMPS, bodies, strict=True)):
+            writer.add_message(camera, log_time=t, publish_time=t, data=body)
+            writer.add_message(arm, log_time=t, publish_time=t, data=json.dumps({"x": i}).encode())
+        writer.finish()
+    return path
+
+
+def test_images_of_ros_1_in_mcap_are_cameras(tmp_path: Path):
+    pytest.importorskip("mcap_ros1", reason="needs mcap-ros1-support")
+    from rosbags.typesys import Stores, get_typestore
+
+    store = get_typestore(Stores.ROS1_NOETIC)
+    kind = "sensor_msgs/msg/CompressedImage"
+    text, _ = store.generate_msgdef(kind)
+    bodies = []
+    for i, t in enumerate(STAMPS):
+        time = store.types["builtin_interfaces/msg/Time"](sec=t // NS, nanosec=t % NS)
+        header = store.types["std_msgs/msg/Header"](stamp=time, frame_id="camera", seq=i)
+        data = np.frombuffer(encode(draw(i)), np.uint8)
+        message = store.types[kind](header=header, format="jpeg", data=data)
+        bodies.append(bytes(store.serialize_ros1(message, kind)))
+    schema = ("sensor_msgs/CompressedImage", "ros1msg", text.encode())
+    camera = read_cameras(write_mcap(tmp_path / "a.mcap", schema, "ros1", bodies))["/front/image"]
+    assert (camera.times.tolist(), read_numbers(camera)) == (STAMPS, list(range(COUNT)))
+
+
+@pytest.mark.parametrize("name", ["CompressedImage", "RawImage"])
+def test_images_of_foxglove_in_protobuf_are_cameras(tmp_path: Path, name: str):
+    pytest.importorskip("mcap_protobuf", reason="needs mcap-protobuf-support")
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
+
+    kinds = {"string": 9, "bytes": 12, "fixed32": 7}
+    fields = {"timestamp": ".google.protobuf.Timestamp", "frame_id": "string", "data": "bytes"}
+    if name == "CompressedImage":
+        fields["format"] = "string"
+    else:
+        fields |= {"encoding": "string", "width": "fixed32", "height": "fixed32", "step": "fixed32"}
+    file = descriptor_pb2.FileDescriptorProto(name="image.proto", package="foxglove", syntax="proto3")
+    file.dependency.append("google/protobuf/timestamp.proto")
+    message = file.message_type.add(name=name)
+    for number, (field, kind) in enumerate(fields.items(), 1):
+        plain = {"type": kinds[kind]} if kind in kinds else {"type": 11, "type_name": kind}
+        message.field.add(name=field, number=number, label=1, **plain)
+    pool = descriptor_pool.DescriptorPool()
+    stamps = descriptor_pb2.FileDescriptorProto.FromString(timestamp_pb2.DESCRIPTOR.serialized_pb)
+    pool.Add(stamps)
+    pool.Add(file)
+    build = message_factory.GetMessageClass(pool.FindMessageTypeByName(f"foxglove.{name}"))
+    bodies = []
+    for i, t in enumerate(STAMPS):
+        own = {"data": encode(draw(i)), "format": "jpeg"}
+        if name == "RawImage":
+            own = {"data": COLOR[i].tobytes(), "encoding": "rgb8", "step": 3 * SIZE[0]}
+            own |= {"width": SIZE[0], "height": SIZE[1]}
+        made = build(frame_id="camera", **own)
+        made.timestamp.seconds, made.timestamp.nanos = t // NS, t % NS
+        bodies.append(made.SerializeToString())
+    everything = descriptor_pb2.FileDescriptorSet(file=[stamps, file]).SerializeToString()
+    schema = (f"foxglove.{name}", "protobuf", everything)
+    camera = read_cameras(write_mcap(tmp_path / "a.mcap", schema, "protobuf", bodies))["/front/image"]
+    assert (camera.times.tolist(), read_numbers(camera)) == (STAMPS, list(range(COUNT)))
