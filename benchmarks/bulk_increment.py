@@ -16,6 +16,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 WORDS = [
@@ -46,12 +48,17 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--sample", type=int, default=6_000)
     parser.add_argument("--memory", action="store_true", help="Measure the peak memory alone.")
+    parser.add_argument(
+        "--driver", action="store_true", help="Measure the driver alone, with workers that cost nothing."
+    )
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="bulk-"))
     os.environ["XDG_STATE_HOME"] = str(folder / "state")
     try:
-        if arguments.memory:
+        if arguments.driver:
+            lines = [measure_driver(folder)]
+        elif arguments.memory:
             lines = measure_memory(folder, arguments.rows)
         else:
             lines = [*measure(folder, arguments.rows, arguments.sample), *measure_memory(folder, arguments.rows)]
@@ -102,6 +109,45 @@ def measure_memory(folder: Path, rows: int) -> list[str]:
         f"peak memory of driver and worker in one process, without the model: {rows // 10:,} rows {few:.0f} MiB, "
         f"{rows:,} rows {many:.0f} MiB, {100 * (many / few - 1):+.1f} %"
     ]
+
+
+def measure_driver(folder: Path, chunks: int = 3000) -> str:
+    from ridgeline.bulk.job import Execution, run_chunks
+    from ridgeline.bulk.parts import Outcome, Place, Task
+    from ridgeline.bulk.target import Part, Target
+
+    class Engine:
+        devices, units = ["cuda:0"] * 8, 8
+
+        def __enter__(self) -> Engine:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            return
+
+        def busy_seconds(self) -> dict[str, float]:
+            return {str(number): 1.0 for number in range(8)}
+
+        def run(self, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
+            for task in tasks:
+                name = f"part-{task.chunk:06}-{'a' * 16}.parquet"
+                part = Part(task.chunk, name, 16_384, 25 << 20, "b" * 64, 0, None, 16_384, task.key)
+                seconds = {"read": 0.01, "compute": 0.02, "write": 0.03}
+                yield task, Outcome(part, None, seconds, (), Place("host", f"cuda:{task.chunk % 8}", task.chunk % 8))
+
+    Execution.open = lambda self, factory: Engine()  # type: ignore[method-assign]
+    tasks = [Task(number, (), "c" * 16) for number in range(chunks)]
+    rows = dict.fromkeys(range(chunks), 16_384)
+    with Target(str(folder / "target")) as target:
+        target.begin({"generation": 1})
+        cpu_s, wall_s = time.process_time(), time.perf_counter()
+        run_chunks(target, None, Execution(device="cpu"), tasks, {}, chunks * 16_384, rows, lambda *_: [])
+        cpu_s, wall_s = time.process_time() - cpu_s, time.perf_counter() - wall_s
+        commits = len(list((folder / "target/_ridgeline/commits").iterdir()))
+    return (
+        f"driver: {chunks:,} chunks of 8 workers that cost nothing: {1e3 * cpu_s / chunks:.3f} ms of CPU time for "
+        f"each, {chunks / wall_s:,.0f} chunks/s by the clock, {commits} commits"
+    )
 
 
 def write_source(folder: Path, rows: int, change: int) -> Path:
