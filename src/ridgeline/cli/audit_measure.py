@@ -23,7 +23,7 @@ def evaluate(
     device: Device = "cpu",
     as_json: Json = False,
 ) -> None:
-    """Show precision, recall, F1 and AUROC of the score, with intervals, and those of three simple baselines.
+    """Show precision, recall, F1 and AUROC of the score, with intervals, and those of six simple baselines.
 
     DATA is a file of lines with the label in the first column (Loghub; "-" is normal), a JSONL file of sessions
     (label, templates), or the common beginning of two file names (DATA_train.jsonl.gz, DATA_test.jsonl.gz).

@@ -53,6 +53,10 @@ def watch(
     dbus_match: Annotated[
         list[str] | None, typer.Option(metavar="RULE", help="Only these messages, like type='signal',sender='…'.")
     ] = None,
+    dbus_objects: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SERVICE[/PATH]", help="Also record the objects of this service, and how they differ."),
+    ] = None,
     journal: Annotated[
         bool, typer.Option("--journal", help="Watch the systemd journal, from the last position on.")
     ] = False,
@@ -223,7 +227,7 @@ def watch(
         "k8s-audit": k8s_audit or (),
     }
     sources = _make_files(log, files, follow)
-    sources += _make_local(dbus, dbus_match, journal, journal_match, journal_directory, follow)
+    sources += _make_local(dbus, dbus_match, dbus_objects, journal, journal_match, journal_directory, follow)
     certificate = _make_certificate(tls_cert, tls_key, tls_ca)
     sources += [Syslog(address, certificate=certificate) for address in syslog or ()]
     sources += [Auditd(path, follow=follow) for path in auditd or ()]
@@ -334,6 +338,7 @@ def _make_files(log: Path, files: dict[str, Sequence[Path]], follow: bool) -> li
 def _make_local(
     dbus: list[str] | None,
     dbus_match: list[str] | None,
+    dbus_objects: list[str] | None,
     journal: bool,
     journal_match: list[str] | None,
     journal_directory: Path | None,
@@ -341,12 +346,12 @@ def _make_local(
 ) -> list[Source]:
     from ridgeline.audit.sources import DBus, Journal
 
-    if dbus_match and not dbus:
-        raise InputError("--dbus-match needs a bus; give --dbus too.")
+    if (dbus_match or dbus_objects) and not dbus:
+        raise InputError(f"--dbus-{'match' if dbus_match else 'objects'} needs a bus; give --dbus too.")
     if (journal_match or journal_directory) and not journal:
         option = "--journal-match" if journal_match else "--journal-directory"
         raise InputError(f"{option} needs the journal; give --journal too.")
-    sources: list[Source] = [DBus(where, dbus_match or ()) for where in dbus or ()]
+    sources: list[Source] = [DBus(where, dbus_match or (), objects=dbus_objects or ()) for where in dbus or ()]
     if journal:
         sources.append(Journal(journal_match or (), directory=journal_directory, follow=follow))
     return sources

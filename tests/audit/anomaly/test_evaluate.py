@@ -17,7 +17,9 @@ from tests.audit.conftest import cli, cli_json
 from tests.audit.simulated import KINDS, sessions, strange_actor, words
 
 from ridgeline.audit.anomaly.evaluate import Labelled, Unit, compare_methods, load, protocol
+from ridgeline.audit.anomaly.evaluate.learned import EXPLAINED, CountPca, NextTemplate, TfidfForest, expect_depth
 from ridgeline.audit.anomaly.evaluate.methods import (
+    BASELINES,
     CountVector,
     LineCounts,
     NeverSeen,
@@ -197,10 +199,55 @@ def quick(monkeypatch):
     monkeypatch.setattr(protocol, "bootstrap", lambda results, block: bootstrap(results, block, draws=40))
 
 
+def train(method, texts: list[list[str]]) -> None:
+    for each in texts:
+        method.judge(unit(each), learn=True)
+
+
+def test_count_pca_is_the_squared_distance_from_the_plane_of_the_principal_components():
+    random = np.random.default_rng(1)
+    texts = [
+        ["a"] * int(n) + ["b"] * (2 * int(n)) + ["c"] * int(random.integers(0, 2)) for n in random.integers(1, 6, 60)
+    ]
+    method = CountPca(read)
+    train(method, texts)
+    rows = np.array([[each.count(c) for c in "abc"] for each in texts], float)
+    rows *= np.log((1 + len(rows)) / (1 + (rows > 0).sum(0))) + 1
+    centred = rows - rows.mean(0)
+    _, singular, axes = np.linalg.svd(centred, full_matrices=False)
+    kept = int(np.searchsorted(np.cumsum(singular**2) / (singular**2).sum(), EXPLAINED)) + 1
+    for each, row in zip(texts[:5], centred[:5], strict=True):
+        rest = row - axes[:kept].T @ (axes[:kept] @ row)
+        assert method.judge(unit(each), learn=False) == pytest.approx(rest @ rest, abs=1e-9)
+    assert method.judge(unit(["a"] * 6), learn=False) > method.judge(unit(texts[0]), learn=False) + 1
+
+
+def test_the_forest_isolates_rare_words_and_is_the_same_every_time():
+    texts = [["up", f"node{i % 5}", "ready"] if i % 60 else ["up", "panic", "ready"] for i in range(120)]
+    one, two = TfidfForest(read), TfidfForest(read)
+    for method in (one, two):
+        train(method, texts)
+    usual, odd = (one.judge(unit(each), learn=False) for each in (texts[1], texts[0]))
+    assert odd > usual + 0.05
+    assert two.judge(unit(texts[1]), learn=False) == usual
+    assert expect_depth(256) == pytest.approx(2 * sum(1 / k for k in range(1, 256)) - 2 * 255 / 256, rel=1e-3)
+
+
+def test_next_template_ranks_the_true_event_among_what_may_follow():
+    method = NextTemplate(read, single=False)
+    train(method, [list("abcdabcd"), list("abceabce")] * 30)
+    fine, odd, unknown = (method.judge(unit(list(each)), learn=False) for each in ("abcdabcd", "abcdadcb", "abz"))
+    assert fine < 2 <= odd < unknown
+    assert unknown == pytest.approx(method._network._kinds + 1)
+
+
+QUICK = ("never_seen", "count_vector", "ngram")  # the others take seconds
+
+
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_the_detector_is_no_worse_than_the_baselines_for_any_kind_of_session(kind, quick):
-    answer = compare_methods(sessions(kind, seed=3, count=700), words)
-    for name in ("never_seen", "count_vector", "new_ngrams"):
+    answer = compare_methods(sessions(kind, seed=3, count=700), words, baselines=QUICK)
+    for name in QUICK:
         for figure in ("f1", "auroc"):
             assert answer["ridgeline"][figure] >= answer[name][figure] - 1e-9
     assert answer["ridgeline"]["f1"] > 0.85
@@ -213,7 +260,7 @@ def test_the_detector_is_no_worse_than_the_baselines_for_any_kind_of_session(kin
 
 
 def test_the_detector_finds_an_unusual_actor_which_the_baselines_miss(quick):
-    answer = compare_methods(strange_actor(count=1600, share=0.02), words)
+    answer = compare_methods(strange_actor(count=1600, share=0.02), words, baselines=QUICK)
     assert answer["ridgeline"]["auroc"] > 0.95 > 0.6 > answer["never_seen"]["auroc"]
     assert answer["ridgeline"]["f1"] > 2 * answer["count_vector"]["f1"]
 
@@ -222,8 +269,8 @@ def test_test_labels_decide_nothing(quick):
     """With the labels of the test part turned around, scores and thresholds are the same."""
     data = sessions(KINDS[-1], seed=4, count=400)
     turned = Labelled("t", data.kind, data.split, data.train, [Unit(not u.anomalous, u.events) for u in data.test])
-    one, other = compare_methods(data, words), compare_methods(turned, words)
-    for name in ("ridgeline", "never_seen", "count_vector", "new_ngrams"):
+    one, other = (compare_methods(each, words, baselines=QUICK) for each in (data, turned))
+    for name in ("ridgeline", *QUICK):
         assert one[name]["unlabelled"]["threshold"] == other[name]["unlabelled"]["threshold"]
         assert one[name]["threshold"] == other[name]["threshold"]
         assert one[name]["found"] == other[name]["found"]
@@ -233,7 +280,7 @@ def test_test_labels_decide_nothing(quick):
 def test_without_anomalies_to_learn_from_a_rate_decides(quick):
     data = sessions(KINDS[0], seed=5, count=600)
     clean = Labelled("c", data.kind, data.split, [u for u in data.train if not u.anomalous], data.test)
-    answer = compare_methods(clean, words)
+    answer = compare_methods(clean, words, baselines=QUICK)
     assert "no anomalies" in answer["protocol"]["threshold"]
     assert answer["ridgeline"]["f1"] > 0.8
 
@@ -341,8 +388,8 @@ def test_the_command_answers_in_json_and_in_words(tmp_path, capsys):
 
     path = write(tmp_path / "x.jsonl", session_rows(2, 100))
     answer = cli_json("audit", "evaluate", path)
-    assert set(answer) == {"protocol", "ridgeline", "never_seen", "count_vector", "new_ngrams"}
-    for name in ("ridgeline", "never_seen", "count_vector", "new_ngrams"):
+    assert set(answer) == {"protocol", "ridgeline", *BASELINES}
+    for name in ("ridgeline", *BASELINES):
         assert {"unlabelled", "precision", "recall", "f1", "auroc", "ci", "threshold"} <= set(answer[name])
         low, high = answer[name]["ci"]["f1"]
         assert low <= answer[name]["f1"] <= high
@@ -353,7 +400,6 @@ def test_the_command_answers_in_json_and_in_words(tmp_path, capsys):
     assert "there is no" in refused.stderr
 
 
-BASELINES = ("never_seen", "count_vector", "new_ngrams")
 BEHIND = pytest.mark.xfail(
     strict=True, reason="2 % of normal windows exceed the threshold; never_seen has no such error"
 )
@@ -368,7 +414,7 @@ def compare_on(name):
 @pytest.mark.parametrize("name", SETS)
 def test_on_sets_like_the_public_ones_it_ranks_as_well_as_the_best_baseline(name, quick):
     answer = compare_on(name)
-    for baseline in BASELINES:
+    for baseline in QUICK:
         assert answer["ridgeline"]["ci"]["auroc"][1] >= answer[baseline]["auroc"], baseline
     assert answer["ridgeline"]["unlabelled"]["exceeded"] <= 0.05  # of later normal units
 
@@ -377,7 +423,7 @@ def test_on_sets_like_the_public_ones_it_ranks_as_well_as_the_best_baseline(name
 @pytest.mark.parametrize("name", [pytest.param(n, marks=BEHIND) if n == "thunderbird" else n for n in SETS])
 def test_on_sets_like_the_public_ones_its_threshold_without_labels_is_as_good(name, quick):
     answer = compare_on(name)
-    for baseline in BASELINES:
+    for baseline in QUICK:
         ours, other = answer["ridgeline"]["unlabelled"], answer[baseline]["unlabelled"]
         assert ours["ci"]["f1"][1] >= other["f1"], baseline
 

@@ -145,6 +145,64 @@ def test_a_signal_of_that_name_with_other_arguments_is_no_change():
     assert _Properties().update(change("PropertiesChanged", "s", "x")) == {}
 
 
+async def serve_objects(address: str, mtus: dict[str, int], leave: asyncio.Event, change: int | None = None) -> None:
+    """A service net.test.Ports with an object for each of these; `change`: then /br0 gets this MTU."""
+    from dbus_fast import Message, MessageType
+    from dbus_fast.aio import MessageBus
+
+    bus = await MessageBus(bus_address=address).connect()
+
+    def answer(message: Message) -> Message | None:
+        if message.message_type != MessageType.METHOD_CALL or message.member != "GetManagedObjects":
+            return None
+        objects = {path: {"net.test.Port": {"Mtu": Variant("i", mtu)}} for path, mtu in mtus.items()}
+        return Message.new_method_return(message, "a{oa{sa{sv}}}", [objects])
+
+    bus.add_message_handler(answer)
+    await bus.request_name("net.test.Ports")
+    if change is not None:
+        await asyncio.sleep(0.3)
+        body = ["net.test.Port", {"Mtu": Variant("i", change)}, []]
+        words = {"path": "/br0", "interface": "org.freedesktop.DBus.Properties", "member": "PropertiesChanged"}
+        await bus.send(Message(message_type=MessageType.SIGNAL, **words, signature="sa{sv}as", body=body))
+    await leave.wait()
+    bus.disconnect()
+
+
+def test_objects_are_read_as_they_are_and_again_when_their_service_was_started_again(address):
+    async def run() -> list[dict]:
+        source, events = DBus(address, objects=["net.test.Ports"]), []
+        first, second = asyncio.Event(), asyncio.Event()
+        one = asyncio.create_task(serve_objects(address, {"/br0": 1500, "/br1": 1500}, first, change=9000))
+        two: asyncio.Task | None = None
+        async for batch in source.batches(None):
+            events += [event for event in batch.events if "after" in event["attributes"]]
+            if len(events) == 3 and two is None:
+                first.set()
+                await one
+                two = asyncio.create_task(serve_objects(address, {"/br0": 9000, "/br2": 1400}, second))
+            if len(events) >= 6:
+                source.stop()
+        second.set()
+        await two
+        return events
+
+    events = run_in_thread(asyncio.wait_for(run(), 60))
+    rows = [(e["action"], e["subject"], e["attributes"]["before"], e["attributes"]["after"]) for e in events]
+    port = lambda mtu: {"net.test.Port": {"Mtu": mtu}}  # noqa: E731
+    assert rows[:2] == [("dbus.snapshot", "/br0", {}, port(1500)), ("dbus.snapshot", "/br1", {}, port(1500))]
+    assert rows[2][1:] == ("/br0", {"Mtu": 1500}, {"Mtu": 9000}), "a change has the value of the snapshot before it"
+    assert rows[3:] == [
+        ("dbus.snapshot", "/br0", port(1500), port(9000)),
+        ("dbus.snapshot", "/br1", port(1500), {}),
+        ("dbus.snapshot", "/br2", {}, port(1400)),
+    ]
+    assert events[0]["attributes"]["uid"] == os.getuid()
+    assert events[0]["actor"] == pwd.getpwuid(os.getuid()).pw_name
+    with pytest.raises(InputError, match="is no service"):
+        DBus(address, objects=["bluez"])
+
+
 def test_a_flood_beyond_what_is_held_is_counted_to_the_last(address):
     source = DBus(address, capacity=100)
 

@@ -8,7 +8,9 @@ tells the executable and the systemd unit. A sender that has left before the ans
 name of its connection. One whose process has ended has its uid only.
 
 A change of properties is a change of state: its event has the properties after it, and before it where an earlier
-message told them.
+message or a snapshot told them. A snapshot asks a service for all its objects (ObjectManager) when the watcher
+connects, and again when the service gets another owner; there is an event for each object that is new, different or
+gone.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ _BUS = "org.freedesktop.DBus"  # messages to and from it are housekeeping: names
 _SYSTEM = "unix:path=/run/dbus/system_bus_socket"
 _WORD = re.compile(r"[^A-Za-z0-9_.-]+")
 _UNIT = re.compile(r"/([^/\n]+\.(?:service|scope))(?=[/\n]|$)")  # of a path in /proc/PID/cgroup, the innermost last
+_SERVICE = re.compile(r"[A-Za-z_-][\w-]*(?:\.[A-Za-z_-][\w-]*)+", re.ASCII)
 _KIND = {1: "call", 4: "signal"}
 _EXACT = 1 << 53
 _SENDERS = 10_000  # most senders remembered
@@ -51,10 +54,17 @@ class DBus:
     matches       match rules of D-Bus; all messages without one
     capacity      most events buffered
     housekeeping  include the messages to and from the bus itself
+    objects       services whose objects are read as they are: SERVICE, or SERVICE/PATH of their object manager
     """
 
     def __init__(
-        self, where: str, matches: Sequence[str] = (), *, capacity: int = CAPACITY, housekeeping: bool = False
+        self,
+        where: str,
+        matches: Sequence[str] = (),
+        *,
+        capacity: int = CAPACITY,
+        housekeeping: bool = False,
+        objects: Sequence[str] = (),
     ) -> None:
         try:
             import dbus_fast.aio  # noqa: F401
@@ -70,6 +80,9 @@ class DBus:
         self._asking: MessageBus | None = None  # a monitor cannot call
         self._senders: dict[str, asyncio.Task[dict[str, Any]]] = {}  # who they are, by connection
         self._properties = _Properties()
+        self._managers = [_parse_manager(words) for words in objects]
+        self._snapshots: dict[tuple[str, str], dict[str, Any]] = {}  # of each manager: path → interface → properties
+        self._reading: set[asyncio.Task[None]] = set()
 
     def stop(self) -> None:
         self._stopped = True
@@ -88,6 +101,8 @@ class DBus:
         watching = asyncio.create_task(self._until_lost(bus))
         try:
             yield Batch([])  # the monitor is ready
+            for service, _ in self._managers:
+                self._read_objects(service)
             while True:
                 if not self._queue and not self._stopped and not self._lost:
                     self._waiting.clear()
@@ -102,7 +117,7 @@ class DBus:
                     return
         finally:
             watching.cancel()
-            for task in self._senders.values():
+            for task in (*self._senders.values(), *self._reading):
                 task.cancel()
             bus.disconnect()
             if self._asking is not None:
@@ -137,7 +152,12 @@ class DBus:
         return bus
 
     def _rules(self) -> list[str]:
-        return self._matches or ["type='signal'", "type='method_call'"]
+        if not self._matches:
+            return ["type='signal'", "type='method_call'"]
+        started = [
+            f"type='signal',sender='{_BUS}',member='NameOwnerChanged',arg0='{name}'" for name, _ in self._managers
+        ]
+        return [*self._matches, *started]
 
     async def _until_lost(self, bus: MessageBus) -> None:
         with suppress(OSError, EOFError):
@@ -154,6 +174,8 @@ class DBus:
             return True
         if message.sender == _BUS and message.member == "NameOwnerChanged" and message.body[2].startswith(":"):
             self._ask_sender(message.body[2])  # now, because it may leave soon
+        if message.sender == _BUS and message.member == "NameOwnerChanged" and message.body[2]:
+            self._read_objects(message.body[0])  # if it is a service whose objects are read: it was started again
         if not self._housekeeping and _BUS in (message.destination, message.sender):
             return True
         change = self._properties.update(message) if kind == "signal" else {}  # also of a message that is dropped
@@ -167,6 +189,50 @@ class DBus:
                 self._ask_sender(message.sender)
         self._waiting.set()
         return True
+
+    def _read_objects(self, service: str) -> None:
+        for manager in self._managers:
+            if manager[0] == service:
+                task = asyncio.create_task(self._take_snapshot(*manager))
+                self._reading.add(task)
+                task.add_done_callback(self._reading.discard)
+
+    async def _take_snapshot(self, service: str, path: str) -> None:
+        """Queue an event for each object of a service that differs from its last snapshot."""
+        owner = await self._call(_BUS, "/org/freedesktop/DBus", _BUS, "GetNameOwner", service)
+        manager = f"{_BUS}.ObjectManager"
+        answer = await self._call(service, path, manager, "GetManagedObjects") if owner is not None else None
+        if answer is None:
+            return  # it is not running, or has no such objects: it is read when it gets an owner
+        before = self._snapshots.get((service, path), {})
+        after = {name: _plain(interfaces) for name, interfaces in answer.items()}
+        self._snapshots[service, path] = after
+        for name in sorted({*before, *after}):
+            old, new = before.get(name, {}), after.get(name, {})
+            self._properties.remember(owner, name, new)
+            if old == new:
+                continue
+            if len(self._queue) >= self._capacity:
+                self._dropped += 1
+                continue
+            attributes = {"_kind": "snapshot", "service": service, "before": old, "after": new}
+            words = {"source": "dbus", "actor": owner, "action": "dbus.snapshot", "subject": shorten(name)}
+            self._queue.append({"time": time.time_ns(), **words, "attributes": attributes})
+            self._ask_sender(owner)
+        self._waiting.set()
+
+    async def _call(self, destination: str, path: str, interface: str, member: str, *texts: str) -> Any:
+        """Call a method on the second connection; return its first result, or None if it failed."""
+        from dbus_fast import Message, MessageType
+
+        assert self._asking is not None  # noqa: S101
+        words = {"destination": destination, "path": path, "interface": interface, "member": member}
+        call = Message(**words, signature="s" * len(texts), body=list(texts))
+        try:
+            reply = await asyncio.wait_for(self._asking.call(call), _ANSWER_S)
+        except (OSError, EOFError, TimeoutError):
+            return None
+        return reply.body[0] if reply is not None and reply.message_type != MessageType.ERROR and reply.body else None
 
     def _ask_sender(self, sender: str) -> None:
         """Ask the bus about a sender, unless that was done before: a bus never uses a connection's name again."""
@@ -255,6 +321,13 @@ class _Properties:
             return {"before": {name: self._known.pop(key, {}) for name, key in keys.items()}, "after": {}}
         return {}
 
+    def remember(self, owner: str, path: str, interfaces: dict[str, dict[str, Any]]) -> None:
+        """Take what a snapshot told about an object; changes are signalled by the connection that owns the service."""
+        for interface, properties in interfaces.items():
+            self._known[owner, path, interface] = dict(properties)
+        while len(self._known) > self._most:
+            self._known.popitem(last=False)
+
     def _get(self, message: Any, interface: str, path: str | None = None) -> dict[str, Any]:
         key = message.sender or "", path or message.path or "", interface
         known = self._known.setdefault(key, {})
@@ -262,6 +335,14 @@ class _Properties:
         if len(self._known) > self._most:
             self._known.popitem(last=False)
         return known
+
+
+def _parse_manager(words: str) -> tuple[str, str]:
+    """Return service and path of an object manager."""
+    service, slash, path = words.partition("/")
+    if not _SERVICE.fullmatch(service):
+        raise InputError(f"'{words[:80]}' is no service of D-Bus; write it like org.bluez or org.bluez/org/bluez.")
+    return service, slash + path or "/"
 
 
 def _find_user(uid: int) -> str:

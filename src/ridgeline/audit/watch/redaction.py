@@ -159,13 +159,22 @@ class Redaction:
         return any(map(small.__contains__, self._hints)) and self._telling.search(small) is not None
 
     def _harmless(self, event: dict[str, Any]) -> bool:
-        """Whether one search over all texts shows that the event has no secret: flat attributes, no secret name."""
+        """Whether one search over all texts shows that the event has no secret: no secret name, and attributes that are
+        flat but for objects of plain values.
+        """
         attributes = event.get("attributes") or {}
         if type(attributes) is not dict or any(map(self._hides, attributes)):
             return False
         texts = [event.get("actor"), event.get("subject"), *attributes.values()]
-        if not all(type(text) in _PLAIN for text in texts):
-            return False
+        if not _PLAIN.issuperset(map(type, texts)):
+            nested = [text for text in texts if type(text) is dict]
+            texts = [text for text in texts if type(text) is not dict]
+            for each in nested:
+                if any(map(self._hides, each)):
+                    return False
+                texts += each.values()
+            if not _PLAIN.issuperset(map(type, texts)):
+                return False
         joined = "\n".join([text for text in texts if type(text) is str])
         return not (self._hinted(joined) or _SHAPED.search(joined) or _may_have_argument(joined))
 

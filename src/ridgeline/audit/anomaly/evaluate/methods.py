@@ -1,9 +1,10 @@
-"""The methods that are compared: the detector, and three baselines that are hard to beat.
+"""The methods that are compared: the detector, and six baselines that are hard to beat.
 
 never_seen     the number of different events of a unit that no normal unit had so far
 count_vector   the distance of its event counts from those of the nearest normal unit; a single line is judged alone
                and together with the lines before it, as many as separate the training part best
-new_ngrams     the share of its runs of three events that no normal unit had; for a single line, the run that it ends
+ngram          the share of its runs of three events that no normal unit had; for a single line, the run that it ends
+count_pca, tfidf_forest, next_template: see learned.py
 
 The baselines read events as they are, without the detector's templates. Only in events that do not recur in the
 training part as they are (they have times, addresses or ids) numbers are masked.
@@ -19,12 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.audit.anomaly.detector import Detector, Embed
+from ridgeline.audit.anomaly.evaluate.learned import CountPca, NextTemplate, TfidfForest
 from ridgeline.audit.anomaly.evaluate.units import Event, Unit
 from ridgeline.audit.anomaly.sentences import describe_event
 from ridgeline.audit.anomaly.template import mask
 
+BASELINES = ("never_seen", "count_vector", "count_pca", "tfidf_forest", "ngram", "next_template")
 WINDOWS = (1, 5, 10, 20)  # numbers of lines that count_vector may judge together
-RUN = 3  # events in a run of new_ngrams
+RUN = 3  # events in a run of ngram
 RECURRING = 3  # normal units with the same event; in events of fewer units numbers are masked
 
 Read = Callable[[Event], str]
@@ -184,5 +187,8 @@ def make_methods(embed: Embed, kind: str, read: Read) -> dict[str, Sequence[Meth
         "ridgeline": [Watcher(embed, kind)],
         "never_seen": [NeverSeen(read)],
         "count_vector": [LineCounts(read, window) for window in WINDOWS] if single else [CountVector(read)],
-        "new_ngrams": [NewRuns(read, single)],
+        "count_pca": [CountPca(read, window) for window in (WINDOWS if single else (1,))],
+        "tfidf_forest": [TfidfForest(read)],
+        "ngram": [NewRuns(read, single)],
+        "next_template": [NextTemplate(read, single)],
     }

@@ -30,7 +30,9 @@ from typing import Any
 import numpy as np
 
 from ridgeline.audit.anomaly.detector import Embed
+from ridgeline.audit.anomaly.evaluate.learned import CountPca, Fitted
 from ridgeline.audit.anomaly.evaluate.methods import (
+    BASELINES,
     LineCounts,
     Method,
     Read,
@@ -67,20 +69,25 @@ def evaluate(path: Path, embed: Embed, share: float = SHARE, tell: Tell = lambda
     return compare_methods(data, embed, tell)
 
 
-def compare_methods(data: Labelled, embed: Embed, tell: Tell = lambda _: None) -> dict[str, Any]:
+def compare_methods(
+    data: Labelled, embed: Embed, tell: Tell = lambda _: None, baselines: Sequence[str] = BASELINES
+) -> dict[str, Any]:
+    """Return the figures of the detector and of these baselines; `evaluate` describes them."""
     labels = np.array([unit.anomalous for unit in data.test])
     read = choose_reading(data.train)
     results: dict[str, MethodScores] = {}
     unlabelled: dict[str, MethodScores] = {}
     settings: dict[str, dict[str, Any]] = {}
     for name, several in make_methods(embed, data.kind, read).items():
+        if name != "ridgeline" and name not in baselines:
+            continue
         tell(f"{name}: learning")
         best, threshold, tolerance = _train(several, data.train, data.kind != "session", read)
         tell(f"{name}: judging")
         scores = np.array([best.judge(unit, learn=False) for unit in data.test])
         results[name] = MethodScores(labels, scores, threshold)
         unlabelled[name] = replace(results[name], threshold=tolerance)
-        settings[name] = {"window": best.window} if isinstance(best, LineCounts) else {}
+        settings[name] = {"window": best.window} if isinstance(best, LineCounts | CountPca) else {}
         if isinstance(best, Watcher):
             tell(f"{name}: as it would be live")
             settings[name] = {"live": _live(best, data.test, labels)}
@@ -124,7 +131,10 @@ def _train(several: Sequence[Method], train: Sequence[Unit], alone: bool, read: 
     tried = []
     for method in several:
         for unit in train[:cut]:
-            method.judge(unit, learn=not unit.anomalous)
+            if unit.anomalous and isinstance(method, Fitted):
+                method.skip(unit)
+            else:
+                method.judge(unit, learn=not unit.anomalous)
         later = np.array([method.judge(unit, learn=False) for unit in train[cut:]])[late]
         tolerance = find_tolerance(later, RATE)
         if not bad.any():
