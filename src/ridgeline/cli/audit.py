@@ -3,7 +3,7 @@
 audit_ledger.py    init, append, info, export, prune
 audit_proof.py     verify, prove, check-proof
 audit_fleet.py     witness, collect, forward
-audit_keep.py      backup, restore, doctor
+audit_keep.py      backup, restore, tier, doctor
 audit_subject.py   subject export, subject forget
 audit_watch.py     watch, search, alerts, label, serve
 audit_report.py    report, check-report
@@ -18,7 +18,7 @@ from collections.abc import Callable
 import typer
 
 from ridgeline.cli.audit_fleet import collect, forward, witness
-from ridgeline.cli.audit_keep import backup, doctor, restore
+from ridgeline.cli.audit_keep import backup, doctor, restore, tier
 from ridgeline.cli.audit_ledger import append, export, info, init, prune
 from ridgeline.cli.audit_measure import capacity, evaluate
 from ridgeline.cli.audit_proof import check_proof, prove, verify
@@ -42,6 +42,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "prune": prune,
     "backup": backup,
     "restore": restore,
+    "tier": tier,
     "doctor": doctor,
     "watch": watch,
     "search": search,

@@ -1,4 +1,4 @@
-"""`ridgeline audit backup | restore | doctor`: a ledger as one file, and back; is it in order?"""
+"""`ridgeline audit backup | restore | tier | doctor`: keep a ledger, and see whether it is in order."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from ridgeline.cli.audit_options import Key, Log, parse_key
 from ridgeline.cli.output import Json, Quiet, print_json, print_line, print_note
-from ridgeline.errors import Exit
+from ridgeline.errors import Exit, InputError
 
 
 def backup(
@@ -71,6 +71,48 @@ def restore(
         print_line(f"{output} holds {report.origin} at {size:,} entries, verified.")
         if key is None:
             print_note("it was verified with the key in the backup; give --key to be sure that it is your log.")
+
+
+def tier(
+    log: Log,
+    older_than: Annotated[str, typer.Option(metavar="TIME", help="Age or time: 90d, 24h, 2026-01-01, ns.")],
+    to: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the payloads, on other storage.")],
+    origin: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Of a collector's folder: only this log; may be repeated.")
+    ] = None,
+    key: Key = None,
+    as_json: Json = False,
+) -> None:
+    """Move the payloads of old entries to other storage, in bundles of 256; the log reads them there.
+
+    [dim]Examples:[/]
+
+      ridgeline audit tier LOG --older-than 30d --to /mnt/archive
+
+      ridgeline audit tier FLEET --older-than 7d --to /mnt/archive --origin host1.example/audit
+    """
+    from ridgeline.audit.fleet import is_fleet, list_copies
+    from ridgeline.audit.ledger import move_payloads, parse_moment
+
+    before = parse_moment(older_than)
+    if is_fleet(log) and key is None:
+        copies = {name: (path, verifier) for name, path, verifier in list_copies(log)}
+        for name in origin or ():
+            if name not in copies:
+                raise InputError(f"{log} has no log of '{name}'; it has: {', '.join(sorted(copies)) or 'none'}.")
+        chosen = {name: copies[name] for name in origin or copies}
+        moved = {name: move_payloads(path, to, before, verifier=known) for name, (path, known) in chosen.items()}
+    else:
+        if origin:
+            raise InputError("--origin chooses logs of a collector's folder; leave it out.")
+        moved = {str(log): move_payloads(log, to, before, verifier=parse_key(key) if key else None)}
+    if as_json:
+        print_json({"to": str(to), "moved": moved})
+        return
+    for name, count in moved.items():
+        print_line(
+            f"{name}: {count:,} payloads moved to {to}." if count else f"{name}: no complete bundle is that old."
+        )
 
 
 def doctor(

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ridgeline.audit.fleet.copies import is_fleet as is_fleet
     from ridgeline.audit.fleet.forwarder import Forwarder as Forwarder
     from ridgeline.audit.fleet.queries import examine_fleet as examine_fleet
+    from ridgeline.audit.fleet.queries import list_copies as list_copies
     from ridgeline.audit.fleet.queries import read_alerts_of_fleet as read_alerts_of_fleet
     from ridgeline.audit.fleet.queries import search_fleet as search_fleet
     from ridgeline.audit.fleet.witness_http import ask_witness as ask_witness
@@ -26,7 +27,7 @@ __getattr__, __dir__, __all__ = attach(
         "collector": ["Collector", "collect"],
         "copies": ["is_fleet"],
         "forwarder": ["Forwarder"],
-        "queries": ["examine_fleet", "read_alerts_of_fleet", "search_fleet"],
+        "queries": ["examine_fleet", "list_copies", "read_alerts_of_fleet", "search_fleet"],
         "witness_http": ["ask_witness", "make_witness_app", "read_trusted"],
     },
 )

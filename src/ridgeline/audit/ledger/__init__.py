@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from ridgeline.audit.ledger.proof import parse_leaf_hash as parse_leaf_hash
     from ridgeline.audit.ledger.proof import prove as prove
     from ridgeline.audit.ledger.retention import read_history as read_history
+    from ridgeline.audit.ledger.tiers import move_payloads as move_payloads
     from ridgeline.audit.ledger.verify import Report as Report
     from ridgeline.audit.ledger.verify import examine as examine
     from ridgeline.audit.ledger.witness import NotCosigned as NotCosigned
@@ -93,6 +94,7 @@ __getattr__, __dir__, __all__ = attach(
         "persons": ["PersonKeys"],
         "proof": ["check_proof", "parse_leaf_hash", "prove"],
         "retention": ["read_history"],
+        "tiers": ["move_payloads"],
         "verify": ["Report", "examine"],
         "witness": ["NotCosigned", "Witness"],
     },

@@ -14,6 +14,7 @@ log.private/             mode 0700
   published              the checkpoint of the last full sync: a log that is shorter was cut
   positions.json         how far each source of the watcher was read; the journals may hold newer positions
   personal.json          which fields of events are personal (personal.py)
+  tiers.json             the folders to which old payloads were moved (tiers.py)
   subjects/              the keys of the persons whose fields are encrypted (persons.py)
   door                   the writer's socket
 """
@@ -81,6 +82,10 @@ class LedgerPaths:
         return self.private / "personal.json"
 
     @property
+    def tiers(self) -> Path:
+        return self.private / "tiers.json"
+
+    @property
     def persons(self) -> Path:
         return self.private / "subjects"
 
@@ -103,6 +108,18 @@ def find_ledger(path: StrPath) -> LedgerPaths:
     if not paths.checkpoint.exists() and not paths.settings.exists() and not (paths.log / "tile").exists():
         raise InputError(f"{path} holds no ledger (no checkpoint, no tiles); make one with audit init in a new folder.")
     return paths
+
+
+def list_tiers(paths: LedgerPaths) -> list[Path]:
+    """Return the folders to which payloads of this log were moved (tiers.py)."""
+    try:
+        return [Path(words) for words in json.loads(paths.tiers.read_text(encoding="utf-8"))]
+    except FileNotFoundError:
+        return []
+    except (ValueError, TypeError):
+        raise StoreError(
+            f"{paths.tiers} is damaged; restore it, or list the folders of moved payloads in it."
+        ) from None
 
 
 def check_private(paths: LedgerPaths) -> None:

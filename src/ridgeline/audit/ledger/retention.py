@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ridgeline.audit.ledger.checkpoint import Checkpoint
 from ridgeline.audit.ledger.event import PRUNE, decode, encode
-from ridgeline.audit.ledger.layout import LedgerPaths
+from ridgeline.audit.ledger.layout import LedgerPaths, list_tiers
 from ridgeline.audit.ledger.tiles import WIDTH, Tiles, read_bundle, tile_path
 from ridgeline.errors import InputError, StoreError, Unverified
 from ridgeline.store import publish
@@ -95,9 +95,10 @@ def finish_pruning(paths: LedgerPaths, tile_store: TileStore) -> None:
     words = _read(path)
     if not words["pending"]:
         return
-    row = words["history"][-1]
+    row, tiers = words["history"][-1], list_tiers(paths)
     for number in range(row["from"] // WIDTH, row["to"] // WIDTH):
-        tile_store.remove(paths.log / tile_path("entries", number))
+        for folder in (*tiers, paths.log):  # moved payloads first; a link is not followed
+            tile_store.remove(folder / tile_path("entries", number))
     for digest in words["blobs"]:
         tile_store.remove(paths.blob(digest))
     tile_store.sync()
