@@ -12,7 +12,18 @@ from hypothesis import strategies as st
 
 from ridgeline.errors import InputError
 from ridgeline.recommend.data import Ratings, build_histories, build_single_history
-from ridgeline.recommend.models import Ease, Hybrid, ItemKnn, Popularity, RecentPopularity, Semantic, Tfidf, ease
+from ridgeline.recommend.models import (
+    DecayedPopularity,
+    Ease,
+    Hybrid,
+    ItemKnn,
+    Popularity,
+    RecentPopularity,
+    Semantic,
+    Tfidf,
+    ease,
+)
+from ridgeline.recommend.models.als import Als
 from ridgeline.recommend.models.hybrid import standardize
 
 USERS, ITEMS = 60, 25
@@ -98,6 +109,18 @@ def test_ease_over_the_most_liked_items_scores_the_rest_zero(train):
     assert (np.delete(model.scores(train), model.item_rows, axis=1) == 0).all()
 
 
+def test_als_ranks_what_similar_users_like_first():
+    pytest.importorskip("implicit")
+    users, items = np.nonzero(np.kron(np.eye(2), np.ones((20, 10))))
+    kept = np.random.default_rng(0).random(len(users)) < 0.7
+    many = int(kept.sum())
+    ratings = Ratings(users[kept], items[kept], np.full(many, 5.0, np.float32), np.zeros(many, int))
+    train = build_histories(ratings, 40, 20)
+    scores = Als(4, 10.0).fit(train).scores(train)
+    assert scores[:20, :10].mean() > scores[:20, 10:].mean() + 0.5
+    assert scores[20:, 10:].mean() > scores[20:, :10].mean() + 0.5
+
+
 @pytest.mark.parametrize("penalty", [0.0, -1.0, float("nan"), float("inf")])
 def test_a_wrong_penalty_is_an_error(penalty):
     with pytest.raises(InputError, match=r"λ is .*; give a finite number above 0, such as 100"):
@@ -112,6 +135,16 @@ def test_itemknn_sums_the_cosines_of_the_nearest(train):
     for row in similarities:
         row[np.argsort(-row.astype(np.float32), kind="stable")[5:]] = 0
     assert np.abs(ItemKnn(5).fit(train).scores(train) - x @ similarities.T).max() < 1e-5
+
+
+def test_popularity_with_decay_halves_with_age(train):
+    users = train.at_moment(1_100_000_000)
+    moment = 1_100_000_000 // 2_592_000 * 2_592_000
+    want = np.zeros(ITEMS)
+    for item, moment_of_like in zip(train.items.tolist(), train.times.tolist(), strict=True):
+        if moment_of_like < moment:
+            want[item] += 0.5 ** ((moment - moment_of_like) / (180 * 86_400))
+    np.testing.assert_allclose(DecayedPopularity().fit(train).scores(users)[0], want, rtol=1e-5)
 
 
 def test_popularity_counts_likes(train):

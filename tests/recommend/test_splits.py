@@ -108,7 +108,16 @@ def random_vectors(texts):
 def test_an_evaluation_has_every_model_and_its_difference_to_ease(kind):
     names = ("recall@20", "ndcg@10", "mrr", "coverage")
     evaluation = evaluate(demo.draw_dataset(), random_vectors, EvaluationSettings(split=kind, metrics=names))
-    assert set(evaluation["models"]) == {"random", "popularity", "itemknn", "ease", "semantic", "tfidf", "hybrid"}
+    assert set(evaluation["models"]) == {
+        "random",
+        "popularity",
+        "popularity with decay",
+        "itemknn",
+        "ease",
+        "semantic",
+        "tfidf",
+        "hybrid",
+    }
     for name, result in evaluation["models"].items():
         for metric in names:
             low, high = result[metric]["ci"] or (0.0, 1.0)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
+import time
 from pathlib import Path
 
 import httpx
@@ -169,6 +171,8 @@ def test_a_refit_is_due_by_time_or_by_changes(folder):
     assert by_count.is_due(served.first, start)
     assert not by_time.is_due(served.first, start + 59)
     assert by_time.is_due(served.first, start + 61)
+    assert served.first.replace(1) == 1
+    assert served.first.new_lines == 3, "a rollback is not undone at once: version 2 learnt the rest"
     served.first.refit_error = "no disk"
     assert not by_count.is_due(served.first, start), "a refit that failed waits before it is tried again"
     served.close()
@@ -230,3 +234,38 @@ def test_lists_and_the_likes_that_follow_are_counted_and_logged(two, tmp_path):
     lines = [json.loads(line) for line in Path(tmp_path / "log.jsonl").read_text().splitlines()]
     assert (lines[0]["model"], lines[0]["version"], lines[0]["items"][0]) == ("b", 1, item)
     assert (lines[1]["op"], lines[1]["item"]) == ("rating", str(item))
+
+
+@pytest.mark.slow  # two hundred clients
+def test_no_request_of_two_hundred_clients_fails_while_models_are_swapped(folder):
+    served = ServedModels([ServedModel("m", without_encoder(Recommender.load(folder)), path=folder)])
+    stop, failed, versions = threading.Event(), [], set()
+
+    def ask(number, url):
+        with httpx.Client(base_url=url, timeout=60) as client:
+            while not stop.is_set():
+                user = number % 200 + 1
+                answer = client.get("/api/recommend", params={"user": user, "k": 5})
+                if answer.status_code != 200:
+                    failed.append((answer.status_code, answer.text[:100]))
+                if number % 20 == 0:
+                    added = client.post("/api/ratings", json={"ratings": [{"user": user, "item": 3, "rating": 4}]})
+                    if added.status_code != 201:
+                        failed.append((added.status_code, added.text[:100]))
+
+    with run_in_background(create_app(served)) as url:
+        threads = [threading.Thread(target=ask, args=(n, url)) for n in range(200)]
+        for thread in threads:
+            thread.start()
+        for version in (1, 2, 1, 2):
+            while served.first.requests < 200 * (1 + len(versions)):
+                time.sleep(0.05)
+            versions.add((len(versions), served.first.replace(version)))
+        stop.set()
+        for thread in threads:
+            thread.join(120)
+    served.close()
+    assert not failed
+    assert [version for _, version in sorted(versions)] == [1, 2, 1, 2]
+    with Recommender.load(folder) as again:
+        assert all(3 in [r["item"] for r in again.list_ratings(user)] for user in range(1, 200, 20))

@@ -47,6 +47,7 @@ from ridgeline.recommend.data import Dataset, Floats, Histories, Ints, Ratings, 
 from ridgeline.recommend.diversity import check_diversity, rerank
 from ridgeline.recommend.item_vectors import TEMPLATE, item_texts
 from ridgeline.recommend.models import (
+    DecayedPopularity,
     Ease,
     Hybrid,
     ItemKnn,
@@ -56,6 +57,7 @@ from ridgeline.recommend.models import (
     RecentPopularity,
     Semantic,
     Tfidf,
+    als,
     make_ease,
 )
 from ridgeline.recommend.models.ease import DEFAULT_PENALTY, MAX_ITEMS
@@ -142,7 +144,9 @@ def evaluate(
     models: list[Model] = [
         RandomModel(settings.seed),
         hybrid.popularity,
+        *([DecayedPopularity().fit(split.train)] if split.train.times.any() else []),
         hybrid.itemknn,
+        *_fit_als(split, inner),
         hybrid.ease,
         hybrid.semantic,
         Tfidf(texts),
@@ -410,6 +414,15 @@ def mask_scores(scores: Floats, history: Histories, candidates: NDArray[np.bool_
     scores[:, ~candidates] = -np.inf
     scores[history.users, history.items] = -np.inf
     return scores
+
+
+def _fit_als(split: Split, inner: Split) -> list[Model]:
+    """Fit ALS with the parameters that are best on a part of the training data, if implicit is installed."""
+    if not als.is_available():
+        return []
+    limited = limit_items(inner)
+    history, objective = _make_objective(limited, MAX_SCORES if limited is inner else LEARNING_SCORES)
+    return [als.choose_als(limited.train, history, objective).fit(split.train)]
 
 
 def _build_hybrid(

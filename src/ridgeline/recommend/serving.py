@@ -26,7 +26,7 @@ from ridgeline import store
 from ridgeline.errors import InputError, RidgelineError
 from ridgeline.recommend.live import Change, Line, NotFound
 from ridgeline.recommend.recommender import Recommender, load_model
-from ridgeline.recommend.versions import RefitRules, list_versions, set_current
+from ridgeline.recommend.versions import RefitRules, count_learnt_lines, list_versions, set_current
 
 Result = dict[str, int] | InputError
 
@@ -45,6 +45,7 @@ class ServedModel:
         """`path` is the folder of the model; without it there are no refits and no way back to a version."""
         self.name, self.requests, self.lists, self.hits = name, 0, 0, 0
         self.path, self.refit_error = path, ""
+        self._learnt_lines = 0 if path is None else count_learnt_lines(path)
         self._model = model  # only the thread that holds `writing` uses it
         self.snapshot = copy(model)
         self.writing, self._mutex = threading.Lock(), threading.Lock()
@@ -56,9 +57,9 @@ class ServedModel:
 
     @property
     def new_lines(self) -> int:
-        """The number of changes that this version did not learn from."""
+        """The number of changes that no version learnt from."""
         live = self._model._live
-        return 0 if live is None else live.offset - self._model.journal_lines
+        return 0 if live is None else max(0, live.offset - self._learnt_lines)
 
     def count_request(self) -> None:
         with self._mutex:
@@ -115,6 +116,7 @@ class ServedModel:
             if version is not None:
                 set_current(self.path, version)
             self._model, self.snapshot = new, copy(new)
+            self._learnt_lines = max(self._learnt_lines, new.journal_lines)
         return new.version
 
     def list_versions(self) -> list[int]:
@@ -130,7 +132,7 @@ class ServedModel:
             "requests": self.requests,
             "lists": self.lists,
             "hits": self.hits,
-            "changes_since_fit": self.new_lines,
+            "changes_since_refit": self.new_lines,
             **({"refit_error": self.refit_error} if self.refit_error else {}),
         }
 

@@ -68,6 +68,14 @@ def list_versions(model: Path) -> list[int]:
     return sorted(versions)
 
 
+def count_learnt_lines(model: Path) -> int:
+    """Return the lines of the journal that any version learnt from: a refit is due by what came after them."""
+    with suppress(RidgelineError):
+        folders = [find_version(model, number) for number in list_versions(model)]
+        return max(int(store.read_manifest(folder).meta.get("journal_lines", 0)) for folder in folders)
+    return 0
+
+
 def find_version(model: Path, number: int) -> Path:
     """Return the folder of a version; raise InputError if there is none."""
     if number == FIRST:

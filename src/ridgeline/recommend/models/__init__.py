@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ridgeline._lazy import attach
 
 if TYPE_CHECKING:
+    from ridgeline.recommend.models.baselines import DecayedPopularity as DecayedPopularity
     from ridgeline.recommend.models.baselines import Model as Model
     from ridgeline.recommend.models.baselines import Popularity as Popularity
     from ridgeline.recommend.models.baselines import RandomModel as RandomModel
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
-        "baselines": ["Model", "Popularity", "RandomModel", "RecentPopularity"],
+        "baselines": ["DecayedPopularity", "Model", "Popularity", "RandomModel", "RecentPopularity"],
         "content": ["Semantic", "Tfidf"],
         "ease": ["Ease", "MAX_ITEMS"],
         "fold_in": ["FoldIn"],

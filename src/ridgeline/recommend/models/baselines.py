@@ -12,6 +12,7 @@ from ridgeline.recommend.data import Floats, Histories, Ints
 DAY = 86_400
 MONTH = 30 * DAY
 WINDOW = 365 * DAY
+HALF_LIFE = 180.0 * DAY
 MAX_CACHED = 16  # moments; a server asks for one
 
 
@@ -64,6 +65,36 @@ class Popularity:
     def similar(self, item: int) -> Floats:
         """Return the popularity: it does not depend on `item`."""
         return self.counts.copy()
+
+
+class DecayedPopularity:
+    """Likes before each user's request, of which an older one counts less: half after `half_life` seconds.
+
+    The moment of the request is rounded down to a month, so that users share their scores.
+    """
+
+    name = "popularity with decay"
+
+    def __init__(self, half_life: float = HALF_LIFE) -> None:
+        self.half_life = half_life
+
+    def fit(self, train: Histories) -> Self:
+        order = np.argsort(train.times, kind="stable")
+        self.times, self.items, self.width = train.times[order], train.items[order], train.width
+        return self
+
+    def scores(self, users: Histories) -> Floats:
+        scores = np.zeros((len(users), self.width), np.float32)
+        moments, which = np.unique(users.now // MONTH * MONTH, return_inverse=True)
+        for number, moment in enumerate(moments.tolist()):
+            last = int(np.searchsorted(self.times, moment))
+            weights = np.exp2((self.times[:last] - moment) / self.half_life)
+            scores[which == number] = np.bincount(self.items[:last], weights, minlength=self.width)
+        return scores
+
+    def similar(self, item: int) -> Floats:
+        """Return zeros: it does not depend on `item`."""
+        return np.zeros(self.width, np.float32)
 
 
 class RecentPopularity:
