@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from ridgeline.search.arrays import Floats, Integers
+from ridgeline.search.arrays import Doubles, Floats, Integers
 from ridgeline.search.metric import compute_norms, normalize
 
 ROUNDS = 10
 SAMPLE_PER_CENTRE = 128  # training time is proportional; more hardly moves the centres
 BLOCK = 1 << 21  # scores at a time
+WIDE = 64  # dimensions; a sum for each run is then a tenth of the time of one reduceat
 
 
 def train_centres(
@@ -28,7 +29,7 @@ def train_centres(
         has_rows = sizes > 0
         moved = positions.copy()
         if has_rows.any():
-            sums = np.add.reduceat(vectors[order], starts[has_rows], axis=0, dtype=np.float64)
+            sums = _sum_runs(vectors[order], starts[has_rows], sizes[has_rows])
             moved[has_rows] = sums / sizes[has_rows, None]
         _fill_empty(moved, sizes, random)
         positions = normalize(moved, compute_norms(moved)) if spherical else moved
@@ -45,6 +46,14 @@ def find_nearest_centres(vectors: Floats, centres: Floats) -> Integers:
         scores -= halves
         list_ids[at : at + step] = scores.argmax(1)
     return list_ids
+
+
+def _sum_runs(vectors: Floats, starts: Integers, sizes: Integers) -> Doubles:
+    """Return the sums of runs of rows in float64, [runs, d]."""
+    if vectors.shape[1] < WIDE:
+        return np.asarray(np.add.reduceat(vectors, starts, axis=0, dtype=np.float64))
+    runs = zip(starts.tolist(), sizes.tolist(), strict=True)
+    return np.array([vectors[start : start + size].sum(0, dtype=np.float64) for start, size in runs])
 
 
 def _fill_empty(centres: Floats, sizes: Integers, random: np.random.Generator) -> None:
