@@ -47,9 +47,9 @@ def test_an_index_of_faiss_has_the_same_results_here(tmp_path, text: str, metric
         assert len(found) == 600
         scores, found_ids = found.search(QUERIES, 9)
         same = np.mean([len(set(a) & set(b)) / 9 for a, b in zip(ids, found_ids, strict=True)])
-        assert same >= (0.9 if text == "IVF6,SQ8" else 0.97)
-        # FAISS rounds to float16 differently in sums; codes of residuals are encoded again as whole vectors.
-        tolerance = {"IVF6,SQ8": 0.3, "SQ8": 1e-4, "SQ8,RFlat": 1e-5}.get(text, 1e-2 if "fp16" in text else 1e-5)
+        assert same >= 0.97
+        # Values of residuals in float16 are rounded again as those of whole vectors.
+        tolerance = {"IVF6,SQ8": 1e-4, "SQ8": 1e-4, "SQ8,RFlat": 1e-5}.get(text, 1e-2 if "fp16" in text else 1e-5)
         assert np.abs(scores - expected).max() <= tolerance
     if "IVF" in text:
         assert found.nprobe == 3
@@ -91,7 +91,7 @@ def test_parts_refiners_and_maps_of_faiss_are_read(tmp_path):
     assert len(found) == 598
 
 
-@pytest.mark.parametrize("spec", ["Flat", "SQ8", "IVF9,Flat", "IVF9,PQ2", "IVF9,PQ2,Refine(SQ8)"])
+@pytest.mark.parametrize("spec", ["Flat", "SQ8", "IVF9,Flat", "IVF9,SQ8", "IVF9,PQ2", "IVF9,PQ2,Refine(SQ8)"])
 @pytest.mark.parametrize("metric", ["cosine", "ip", "l2"])
 def test_what_is_exported_to_faiss_searches_as_much_and_returns_unchanged(tmp_path, spec: str, metric: str):
     index = Index(spec, metric=metric, device="cpu")

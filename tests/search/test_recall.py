@@ -18,6 +18,7 @@ from ridgeline.errors import InputError
 from ridgeline.search import RecallWarning
 from ridgeline.search.recall import Curve, Point, compute_interval, compute_recall, drop_own_rows, list_settings
 from ridgeline.search.spec import parse_spec
+from ridgeline.search.truth import hold_out_truth_sample
 
 
 def cloud(rows: int, seed: int = 0) -> np.ndarray:
@@ -226,3 +227,12 @@ def test_the_grid_ends_with_all_lists():
     assert [p for p, _ in list_settings(parse_spec("IVF20,Flat"))[0]] == [1, 2, 4, 8, 16, 20]
     assert [p for p, _ in list_settings(parse_spec("IVF16,Flat"))[0]] == [1, 2, 4, 8, 16]
     assert list_settings(parse_spec("SQ8")) == [[(1, 1)]]
+
+
+def test_queries_of_the_truth_are_not_trained_on():
+    vectors = np.random.default_rng(0).standard_normal((3000, 4)).astype(np.float32)
+    for count, kept in ((2500, 2500), (3000, 3000 - 128)):
+        rest, sample = hold_out_truth_sample(vectors[:count], 0, 8)
+        assert (len(rest), len(sample.queries)) == (kept, 128)
+    assert not (rest[:, None, 0] == sample.queries[None, :, 0]).any()
+    assert len(hold_out_truth_sample(vectors, 0, 2900)[0]) == 3000

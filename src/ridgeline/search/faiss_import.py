@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ridgeline.errors import InputError, MissingExtra
 from ridgeline.search.arrays import Array, Doubles, Floats, Integers
-from ridgeline.search.codecs import ByteCodec, Codec, FlatCodec, ProductCodec, train_byte_codec
+from ridgeline.search.codecs import ByteCodec, Codec, FlatCodec, ProductCodec
 from ridgeline.search.engine import EngineConfig
 from ridgeline.search.flat import compute_biases
 from ridgeline.search.metric import compute_norms
@@ -212,10 +212,11 @@ def _read_lists(faiss: Any, index: Any, dim: int) -> tuple[dict[str, Array], _Co
         stored = _Codes(ProductCodec(words), codes)
     rows, ids_by_row = np.empty(len(ids), np.int64), np.sort(ids)
     rows[np.argsort(ids, kind="stable")] = np.arange(len(ids))
-    if residual and parts is None:
-        stored = _encode_whole_values(stored, centres, list_ids)
+    if residual and isinstance(stored.codec, FlatCodec):
+        stored = _add_centres(stored, centres, list_ids)
     elif residual:
-        stored = _Codes(stored.codec, stored.codes, stored.dtype, centres, list_ids)
+        codec = replace(stored.codec, residual=True) if isinstance(stored.codec, ByteCodec) else stored.codec
+        stored = _Codes(codec, stored.codes, stored.dtype, centres, list_ids)
     order = np.argsort(list_ids * max(1, len(rows)) + rows, kind="stable")  # in a list by row, as `add` stores them
     arrays: dict[str, Array] = {"rows": rows[order], "offsets": offsets, "centres": centres}
     arrays["codes"] = np.ascontiguousarray(stored.codes[order])
@@ -227,12 +228,10 @@ def _read_lists(faiss: Any, index: Any, dim: int) -> tuple[dict[str, Array], _Co
     )
 
 
-def _encode_whole_values(stored: _Codes, centres: Floats, list_ids: Integers) -> _Codes:
-    values = stored.codec.decode(stored.codes) + centres[list_ids]
-    if stored.codec.name == "Flat":
-        return _Codes(FlatCodec(values.shape[1], "float16"), values.astype(np.float16), "float16")
-    codec = train_byte_codec(values)
-    return _Codes(codec, codec.encode(values))
+def _add_centres(stored: _Codes, centres: Floats, list_ids: Integers) -> _Codes:
+    """Values of float16 are those of whole vectors here."""
+    values = (stored.codec.decode(stored.codes) + centres[list_ids]).astype(np.float16)
+    return _Codes(FlatCodec(values.shape[1], "float16"), values, "float16")
 
 
 def _check_ids(ids: Integers) -> None:

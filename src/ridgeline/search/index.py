@@ -55,7 +55,7 @@ from ridgeline.search.recall import Curve, choose_settings, measure_curve
 from ridgeline.search.rows import Rows, make_empty_rows, make_row_mask, make_table
 from ridgeline.search.snapshot import Snapshot, add_fast_path, drop_removed_rows, map_ids
 from ridgeline.search.spec import Spec, check_dimension, choose_spec, parse_spec
-from ridgeline.search.truth import make_truth_sample, needs_truth_sample
+from ridgeline.search.truth import hold_out_truth_sample, needs_truth_sample
 from ridgeline.store import publish_dir
 
 if TYPE_CHECKING:
@@ -311,8 +311,11 @@ class Index:
             if self._journal is not None:
                 raise InputError("an index that was opened for updates is trained; make a new index to train again.")
             prepared = self._backend.prepare_vectors(vectors, self.dim, self.metric, "training vectors")
+            spec = self._requested_spec if self._requested_spec is not None else choose_spec(len(prepared))
+            truth = None
+            if needs_truth_sample(spec) and len(prepared):
+                prepared, truth = hold_out_truth_sample(prepared, seed, spec.lists or 0)
             engine = self._train_engine(prepared, seed)
-            truth = make_truth_sample(prepared, seed) if needs_truth_sample(engine.config.spec) else None
             self._snapshot = replace(self._snapshot, engine=engine, truth=truth)
 
     def add(self, vectors: Any, ids: Any = None, meta: Any = None) -> None:

@@ -20,6 +20,7 @@ from ridgeline.search.spec import Spec
 
 QUERIES = 128
 NEIGHBOURS = 64  # per query; a recall@k with a larger k needs the originals
+HELD_OUT_FROM = 20  # times as many training vectors as queries
 MIN_QUERIES = 20  # with fewer usable ones, a recall would be chance
 BLOCK = 65_536  # rows of one exact search
 SMALL_ADD = 256  # rows; for so few, making an engine takes most of the time
@@ -124,7 +125,7 @@ def _search_exact(backend: Backend, metric: str, vectors: Any, queries: Floats, 
 
 def make_truth_sample(vectors: Any, seed: int) -> TruthSample:
     """Choose queries among prepared training vectors [n, dim]."""
-    chosen = np.sort(np.random.default_rng(seed).choice(len(vectors), min(QUERIES, len(vectors)), replace=False))
+    chosen = _choose_rows(len(vectors), seed)
     queries = np.ascontiguousarray(_to_numpy(vectors[chosen]), np.float32)
     count = len(queries)
     return TruthSample(
@@ -136,9 +137,31 @@ def make_truth_sample(vectors: Any, seed: int) -> TruthSample:
     )
 
 
+def hold_out_truth_sample(vectors: Any, seed: int, lists: int) -> tuple[Any, TruthSample]:
+    """Choose queries among prepared training vectors: (the vectors to train on, the sample).
+
+    Codes are trained on the others: they suit the vectors that they were trained on, which as queries have a higher
+    recall than new ones. Few vectors, for the number of lists, are all needed for training.
+    """
+    sample = make_truth_sample(vectors, seed)
+    if len(vectors) < max(HELD_OUT_FROM * QUERIES, lists + QUERIES):
+        return vectors, sample
+    mask = np.ones(len(vectors), np.bool_)
+    mask[_choose_rows(len(vectors), seed)] = False
+    if is_tensor(vectors):
+        import torch
+
+        return vectors[torch.from_numpy(mask).to(vectors.device)], sample
+    return vectors[mask], sample
+
+
 def needs_truth_sample(spec: Spec) -> bool:
     """Whether the finest codec of the index loses precision."""
     return (spec.refine or spec.codec) != "Flat"
+
+
+def _choose_rows(count: int, seed: int) -> Integers:
+    return np.sort(np.random.default_rng(seed).choice(count, min(QUERIES, count), replace=False))
 
 
 def _to_numpy(values: Any) -> Any:
