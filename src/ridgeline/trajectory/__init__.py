@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ridgeline.trajectory.conversion import convert_many as convert_many
     from ridgeline.trajectory.dataset import Share as Share
     from ridgeline.trajectory.dataset import TrajectoryDataset as TrajectoryDataset
+    from ridgeline.trajectory.rerun_file import write_rrd as write_rrd
     from ridgeline.trajectory.resampling import resample as resample
     from ridgeline.trajectory.sample import Sample as Sample
     from ridgeline.trajectory.stream import SPANS as SPANS
@@ -44,6 +45,7 @@ __getattr__, __dir__, __all__ = attach(
         "cameras": ["Camera", "describe_camera"],
         "conversion": ["ConversionResult", "ConversionSettings", "convert", "convert_many"],
         "dataset": ["Share", "TrajectoryDataset"],
+        "rerun_file": ["write_rrd"],
         "resampling": ["resample"],
         "sample": ["Sample"],
         "stream": ["SPANS", "Aligned", "EpisodeInfo", "Stream", "StreamStats", "align", "describe_stream"],

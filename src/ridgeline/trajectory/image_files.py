@@ -43,7 +43,6 @@ class ImageWriter:
         self.statistics = NoStatistics()
         self.names: list[str] = []  # the file of each tick
         self._folder = folder
-        self._encoder: Any = None
         folder.mkdir(parents=True, exist_ok=True)
 
     @property
@@ -57,7 +56,7 @@ class ImageWriter:
         elif isinstance(value, Recorded):
             suffix, data = SUFFIXES[value.codec], value.data
         else:
-            suffix, data = "jpg", self._encode_jpeg(value)
+            suffix, data = "jpg", encode_jpeg(value)
         name = f"{len(self.names):06d}.{suffix}"
         path = self._folder / name
         if suffix == "npy":
@@ -76,25 +75,23 @@ class ImageWriter:
     def abort(self) -> None:
         """Nothing is open."""
 
-    def _encode_jpeg(self, frame: Any) -> bytes:
-        av = import_av("writing images")
-        if self._encoder is None:
-            self._encoder = av.CodecContext.create("mjpeg", "w")
-            self._encoder.width, self._encoder.height = frame.width, frame.height
-            self._encoder.pix_fmt, self._encoder.time_base = "yuv420p", 1
-            self._encoder.color_range = FULL_RANGE
-            self._encoder.options = {"strict": "unofficial", "qmin": str(QUALITY[0]), "qmax": str(QUALITY[1])}
-            self._convert = av.video.reformatter.VideoReformatter()
-        small = self._convert.reformat(
-            frame,
-            format="yuv420p",
-            src_color_range=find_range(frame),
-            src_colorspace=find_matrix(frame),
-            dst_color_range=FULL_RANGE,
-            dst_colorspace=BT601,
-        )
-        small.pts = len(self.names)
-        return b"".join(bytes(p) for p in self._encoder.encode(small))
+
+def encode_jpeg(frame: Any) -> bytes:
+    """Return a frame as a JPEG file of high quality."""
+    av = import_av("writing images")
+    encoder = av.CodecContext.create("mjpeg", "w")
+    encoder.width, encoder.height, encoder.pix_fmt, encoder.time_base = frame.width, frame.height, "yuv420p", 1
+    encoder.color_range = FULL_RANGE
+    encoder.options = {"strict": "unofficial", "qmin": str(QUALITY[0]), "qmax": str(QUALITY[1])}
+    plain = frame.reformat(
+        format="yuv420p",
+        src_color_range=find_range(frame),
+        src_colorspace=find_matrix(frame),
+        dst_color_range=FULL_RANGE,
+        dst_colorspace=BT601,
+    )
+    plain.pts = 0
+    return b"".join(bytes(p) for p in [*encoder.encode(plain), *encoder.encode(None)])
 
 
 def _encode_png(values: Array) -> bytes:
