@@ -247,7 +247,8 @@ def describe_run(run: Mapping[str, Any]) -> str:
     >>> describe_run({**run, "before": 100, "total": 1000})
     '500 rows in 10 s, 50/s, cpu 90 % busy; 400 of 1,000 were left, 8 s at this rate'
     """
-    parts = [f"{run['rows']:,} rows in {run['seconds']:,.0f} s", f"{run['rows_per_s']:,.0f}/s"]
+    rate = run["rows"] / run["seconds"] if run["seconds"] else 0.0
+    parts = [f"{run['rows']:,} rows in {run['seconds']:,.0f} s", f"{rate:,.0f}/s"]
     parts += [f"{device} {100 * share:.0f} % busy" for device, share in list(run["devices"].items())[:SHOWN_DEVICES]]
     if run["usd"] is not None:
         parts.append(f"${run['usd']:.2f}")

@@ -50,7 +50,8 @@ def render_summary(
         "chunks": f"{answer['chunks']:,}",
         "runs": str(len(runs)),
         "time of all runs": format_si(sum(run["seconds"] for run in runs), "s"),
-        "rate of the last run": format_si(last["rows_per_s"], "rows/s"),
+        "rate of the last run": _format_rate(last),
+        "start of its workers": format_si(last["start_seconds"], "s"),
         "workers": str(last["workers"]),
         **({"cost": f"${usd:,.2f} by the price {last['price'] or 'of an earlier run'}"} if usd is not None else {}),
     }
@@ -70,7 +71,7 @@ def render_summary(
         parts.append(draw_bars(shares, title=title, axis=Axis(unit="%", low=0, high=100)))
     if len(runs) > 1:
         rows = [
-            (str(number), f"{run['rows']:,}", format_si(run["seconds"], "s"), format_si(run["rows_per_s"], "rows/s"))
+            (str(number), f"{run['rows']:,}", format_si(run["seconds"], "s"), _format_rate(run))
             for number, run in enumerate(runs, 1)
         ]
         parts.append(_make_table(("run", "rows", "time", "rate"), rows))
@@ -116,6 +117,10 @@ def make_record(job: Mapping[str, Any], answer: Mapping[str, Any], meter: Meter)
         command=f"ridgeline jobs show {job['id']}",
         note="A job, not a race: nothing took turns with it.",
     )
+
+
+def _format_rate(run: Mapping[str, Any]) -> str:
+    return format_si(run["rows"] / run["seconds"], "rows/s") if run["seconds"] else "–"
 
 
 def _make_table(header: Sequence[str], rows: Any) -> str:
