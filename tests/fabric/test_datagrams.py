@@ -137,7 +137,10 @@ def test_changed_packets_are_dropped_and_counted():
 
 @pytest.mark.slow
 def test_a_million_changed_packets_change_nothing():
-    relay, message = Relay(4, changed=1.0, loss=0.02, late=0.02, buffer_bytes=64 << 10), make_message(3, 4 << 20)
+    relay, message = (
+        Relay(4, changed=1.0, loss=0.02, late=0.02, buffer_bytes=64 << 10, silence=600),
+        make_message(3, 1 << 20),
+    )
     while relay.injected < 1_000_000:
         assert relay.move(message, message) == [message, message]
         for _ in range(3_000):  # the same ones, and new changes of them

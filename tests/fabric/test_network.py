@@ -156,7 +156,7 @@ def test_abort_ends_the_calls_of_all_ranks():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("transport", ["auto", "tcp"])
+@pytest.mark.parametrize("transport", ["auto", "tcp", "udp"])
 def test_after_a_kill_at_a_random_point_no_rank_hangs_and_no_sum_is_wrong(transport):
     config = fabric.FabricConfig(transport=transport)
     for seed in range(20):
