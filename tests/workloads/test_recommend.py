@@ -15,6 +15,7 @@ from ridgeline.lab.race import load_workload
 from ridgeline.machine import Placement
 from ridgeline.recommend.ranking import SMALL_BATCH_USERS, VectorRanker
 from ridgeline.workloads import _recommend_fit as fits
+from ridgeline.workloads import _recommend_serve as serving
 from ridgeline.workloads import _recommend_texts as texts
 from ridgeline.workloads import get_reference
 from ridgeline.workloads.recommend import BASE, NUMPY, TORCH, USERS_NUMPY, USERS_TORCH, draw_histories, draw_semantic
@@ -199,3 +200,36 @@ def test_item_texts_become_vectors_by_every_contender(contender):
 def test_an_unknown_task_is_an_error():
     with pytest.raises(InputError, match="no task 'train'"):
         workload.work(make_case("train"))
+
+
+def make_served_case(updates: int) -> Case:
+    settings = {**serving.SETTINGS, "clients": 2, "requests": 3, "updates": updates}
+    return Case({**make_case("serve").params, **settings}, "cpu")
+
+
+def test_lists_in_process_are_right_and_wrong_ones_fail():
+    case = make_served_case(0)
+    result = ran(case, serving.IN_PROCESS)
+    assert workload.check(case, result).ok
+    first, *rest = result["lists"]
+    wrong = [[(item, score + 1) for item, score in first], *rest]
+    assert not workload.check(case, {**result, "lists": wrong}).ok
+    assert not workload.check(case, {**result, "lists": rest}).ok
+    assert not workload.check(make_served_case(50), {**result, "lists": [first[:2], *rest], "rates": [False] * 6}).ok
+
+
+@pytest.mark.slow  # starts a server
+@pytest.mark.parametrize("updates", [0, 50])
+def test_lists_of_a_server_are_right_while_ratings_arrive(updates):
+    case = make_served_case(updates)
+    run = workload.prepare(case, "ridgeline", Placement())
+    try:
+        for _ in range(2):
+            run.reset()
+            run.step()
+        assert workload.check(case, run.result()).ok
+        extras = run.extras()
+        assert len(extras["calls_ns"]) + len(extras["updates_ns"]) == 12
+        assert bool(extras["updates_ns"]) == bool(updates)
+    finally:
+        run.close()
