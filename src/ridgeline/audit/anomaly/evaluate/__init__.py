@@ -1,4 +1,4 @@
-"""How good the detector is: labelled data, two baselines, one protocol.
+"""How good the detector is: labelled data, six baselines, one protocol.
 
     from ridgeline.audit.anomaly.evaluate import evaluate
     answer = evaluate(Path("logs/hdfs_sessions"), ridgeline.Embedder().encode)
