@@ -35,7 +35,7 @@ class PersonalExport:
 
     events   the events of the person, with their personal values, and each with its index
     erased   events whose personal values were erased; `erasures` says when, by whom and why
-    lost     ids of keys that are missing though nobody destroyed them
+    lost     ids of keys that are missing though no one destroyed them
     pruned   entries whose payloads were removed from the log
     """
 

@@ -28,13 +28,13 @@ from ridgeline.audit.ledger.persons import PersonKeys
 from ridgeline.audit.ledger.verify import examine
 from ridgeline.audit.ledger.witness import read_cosigned_files
 from ridgeline.audit.watch.state import WatchPaths
-from ridgeline.errors import RidgelineError
+from ridgeline.errors import RidgelineError, format_install
 from ridgeline.store import get_owner
 
 _FREE_BYTES = 1 << 30
 _FREE_SHARE = 0.05
 _STALE_S = 30.0  # a running watcher writes its status every second
-_AHEAD_S = 60.0  # a clock may be wrong by so much
+_AHEAD_S = 60.0  # a clock may be ahead by this much
 _MODULES = (
     ("cryptography", "signing and encrypting", "ledger"),
     ("pyarrow", "Parquet exports", "parquet"),
@@ -57,9 +57,11 @@ def examine_machine() -> list[Finding]:
     """Return what this machine has for auditing."""
     findings = []
     for module, what, extra in _MODULES:
-        there = importlib.util.find_spec(module) is not None
-        sentence = f"{module} is there, for {what}." if there else f"{module} is missing: no {what}; install {extra}."
-        findings.append(Finding(module, True if there else (False if module == "cryptography" else None), sentence))
+        if importlib.util.find_spec(module) is not None:
+            findings.append(Finding(module, True, f"{module} is installed, for {what}."))
+        else:
+            needed, cure = module == "cryptography", format_install(extra)
+            findings.append(Finding(module, False if needed else None, f"{module} is missing, for {what}: {cure}."))
     for program, what in (("journalctl", "--journal"), ("dbus-daemon", "a system bus, for --dbus")):
         path = shutil.which(program)
         findings.append(Finding(program, True if path else None, f"{path or program + ' is missing'}: {what}."))
