@@ -92,13 +92,14 @@ def make_recording(
     path: Path, megabytes: float, size: tuple[int, int] = SIZE, *, raw: bool = False, joints_hz: int = 100
 ) -> float:
     """Write a recording of about this size; return its seconds."""
+    from mcap.writer import CompressionType
     from mcap_ros2.writer import Writer
 
     pictures = make_pictures(size, raw=raw)
     per_second = 2 * HZ * sum(map(len, pictures)) / len(pictures)
     seconds = max(2.0, megabytes * 1e6 / per_second)
     with path.open("wb") as file:
-        writer = Writer(file)
+        writer = Writer(file, compression=CompressionType.NONE)  # repeated pictures would shrink
         kinds = {name: writer.register_msgdef(name, text) for name, text in TYPES.items()}
         compressed, plain, joints = kinds.values()
         about = {"height": size[1], "width": size[0], "encoding": "rgb8", "is_bigendian": 0, "step": 3 * size[0]}

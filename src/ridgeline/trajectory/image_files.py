@@ -50,7 +50,7 @@ class ImageWriter:
         return len(self.names)
 
     def write(self, value: Any, times: int) -> None:
-        """Write an image for so many ticks."""
+        """Write an image for this number of ticks."""
         if isinstance(value, np.ndarray):
             suffix, data = ("png", _encode_png(value)) if value.dtype == np.uint16 else ("npy", b"")
         elif isinstance(value, Recorded):
