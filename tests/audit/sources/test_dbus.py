@@ -7,6 +7,7 @@ import os
 import pwd
 import subprocess
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -78,8 +79,10 @@ def test_signals_come_as_events_in_the_order_they_were_sent(address):
 
 def test_an_event_says_which_user_and_program_sent_it(address):
     events, _ = watch_signals(address, 3)
-    who = {name: events[2]["attributes"][name] for name in ("uid", "pid", "exe")}
-    assert who == {"uid": os.getuid(), "pid": os.getpid(), "exe": os.readlink("/proc/self/exe")}
+    sender = {name: events[2]["attributes"][name] for name in ("uid", "pid", "exe", "program")}
+    program = Path("/proc/self/comm").read_text().strip()
+    executable = os.readlink("/proc/self/exe")
+    assert sender == {"uid": os.getuid(), "pid": os.getpid(), "exe": executable, "program": program}
     assert {event["actor"] for event in events} == {pwd.getpwuid(os.getuid()).pw_name}
 
 

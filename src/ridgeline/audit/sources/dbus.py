@@ -354,18 +354,19 @@ def _find_user(uid: int) -> str:
 
 
 def _find_process(pid: int, uid: int) -> dict[str, Any]:
-    """Return pid, executable (else name) and systemd unit of a process; nothing if it has ended."""
+    """Return pid, executable (else name), program and systemd unit of a process; nothing if it has ended."""
     try:
         if os.stat(f"/proc/{pid}").st_uid != uid:
             return {}  # another process has the number now
+        program = _read_text(f"/proc/{pid}/comm").strip()
         try:
             exe = shorten(os.readlink(f"/proc/{pid}/exe"))
         except OSError:
-            exe = _read_text(f"/proc/{pid}/comm").strip()
+            exe = program
         units = _UNIT.findall(_read_text(f"/proc/{pid}/cgroup"))
     except OSError:
         return {}
-    return {"pid": pid, "exe": exe} | ({"unit": shorten(units[-1])} if units else {})
+    return {"pid": pid, "exe": exe, "program": program} | ({"unit": shorten(units[-1])} if units else {})
 
 
 def _read_text(path: str) -> str:

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ridgeline.errors import InputError
+from ridgeline.errors import InputError, format_install
 from ridgeline.lab.judge import Price, find_price
 from ridgeline.machine import Topology
 
@@ -208,7 +208,7 @@ def _expand(table: Mapping[str, Any], facts: Facts, out: Path) -> Iterable[Campa
 def _find_lack(need: str, facts: Facts) -> str:
     """Return what this machine lacks, or an empty text."""
     if need == "torch":
-        return "" if facts.torch else "torch is missing: pip install 'ridgeline[torch]'"
+        return "" if facts.torch else f"torch is missing: {format_install('torch')}"
     if need.startswith("data:"):
         name = need.partition(":")[2]
         folder = facts.data.get(name)
