@@ -10,14 +10,14 @@
 #include <memory>
 #include <vector>
 
+#include "encoder/activation.hpp"
+
 // Defined in files that are compiled for these instructions (CMakeLists.txt); other files see declarations only.
 #if defined(__aarch64__) && defined(__linux__) && defined(__ARM_FEATURE_FP16_VECTOR_ARITHMETIC)
 #define RIDGELINE_HALF 1
 #endif
 
 namespace ridgeline {
-
-enum class Activation { none, relu, gelu, tanh }; // tanh: gelu by its tanh formula
 
 // y = x · weightᵀ + bias. The layout of the weight is [out / 12][in][12], padded with zeros.
 struct HalfLinear {

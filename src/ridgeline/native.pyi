@@ -171,13 +171,11 @@ def half_supported() -> bool:
     """Whether this CPU and this build can compute in float16."""
 
 class HalfEncoder:
-    """
-    Layers rows an encoder with factors in float16 and long sums in float32.
-    """
+    """Layers of an encoder with factors in float16 and long sums in float32."""
 
     def __init__(self, hidden: int, heads: int, width: int, scale: float, epsilon: float, activation: str) -> None:
         """
-        width: rows a head, a multiple rows 16; scale: rows the scores; activation: relu, gelu or tanh (gelu by its tanh formula).
+        width: of a head, a multiple of 16; scale: of the scores; activation: relu, gelu or tanh (gelu by its tanh formula).
         """
 
     def add(self, qkv: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], qkv_bias: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], out_bias: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], out_norm: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], out_norm_bias: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], up: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], up_bias: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], down: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], down_bias: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], down_norm: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], down_norm_bias: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
@@ -185,13 +183,13 @@ class HalfEncoder:
 
     def set_embedding(self, words: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], positions: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], norm: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], norm_bias: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], padding: int = -1) -> None:
         """
-        Set the tables: a token is a row rows words plus a row rows positions, normalized. padding: a word that is not counted, as in RoBERTa.
+        Set the tables: a token is a row of words plus a row of positions, normalized. padding: a word that is not counted, as in RoBERTa.
         """
 
     def cache_products(self, factors: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], by_positions: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], by_ones: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], rest: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
         """
-        Cache the product rows each word with the factors rows the first layer (including the weight rows the norm). by_positions:
-        the products rows the positions; by_ones: rows a row rows ones; rest: the part that does not depend on the token.
+        Cache the product of each word with the factors of the first layer (including the weight of the norm). by_positions:
+        the products of the positions; by_ones: of a row of ones; rest: the part that does not depend on the token.
         """
 
     def __call__(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], rows: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], threads: int = 1) -> None:
@@ -201,7 +199,38 @@ class HalfEncoder:
 
     def means(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], to: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], unit: bool, threads: int = 1) -> None:
         """
-        Write the mean row rows each text to [texts, hidden], scale_queries to length 1 with `unit`.
+        Write the mean row of each text to [texts, hidden], scaled to length 1 with `unit`.
+        """
+
+def multiplies_bytes() -> bool:
+    """Whether this CPU has instructions for products of bytes."""
+
+class FloatEncoder:
+    """
+    Layers of an encoder in float32, or with products in 8 bits; the same bits in any batch.
+    """
+
+    def __init__(self, hidden: int, heads: int, width: int, scale: float, epsilon: float, activation: str, in_bytes: bool = False, isa: str = '') -> None:
+        """
+        width: of a head; scale: of the scores; activation: relu, gelu or tanh (gelu by its tanh formula); widths are multiples of 16.
+        """
+
+    def add(self, qkv: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], qkv_bias: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], out_bias: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], out_norm: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], out_norm_bias: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], up: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], up_bias: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], down: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], down_bias: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], down_norm: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], down_norm_bias: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
+        """Add a layer; weights are [out, in]."""
+
+    def set_embedding(self, words: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], positions: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], norm: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], norm_bias: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], padding: int = -1) -> None:
+        """
+        Set the tables: a token is a row of words plus a row of positions, normalized. padding: a word that is not counted, as in RoBERTa.
+        """
+
+    def __call__(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], rows: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], threads: int = 1) -> None:
+        """
+        Write rows [tokens, hidden] for ids [tokens], after all layers; text k is offsets[k] to offsets[k + 1].
+        """
+
+    def means(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], to: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], unit: bool, threads: int = 1) -> None:
+        """
+        Write the mean row of each text to [texts, hidden], scaled to length 1 with `unit`.
         """
 
 class TopCandidates:

@@ -274,7 +274,7 @@ def test_a_long_text_is_truncated_with_one_warning(run_embed, tmp_path: Path):
         ("t.jsonl.gz", b"no gzip", [], "cannot be read"),
         ("t.parquet", "no parquet", [], "is no Parquet file"),
         ("t.xlsx", "x", [], "suffix '.xlsx'"),
-        ("t.txt", "x\n", ["--dtype", "int8"], "no dtype 'int8'"),
+        ("t.txt", "x\n", ["--dtype", "int4"], "no dtype 'int4'"),
         ("t.txt", "x\n", ["--device", "tpu"], "no device 'tpu'"),
         ("t.txt", "x\n", ["--model", "org/none"], "ridgeline model get org/none"),
         ("t.txt", "x\n", ["--out", "o.csv"], "ends in neither of .npy, .parquet"),

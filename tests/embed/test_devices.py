@@ -8,7 +8,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from ridgeline.embed.devices import limit_threads  # noqa: E402
+from ridgeline.embed import devices  # noqa: E402
+from ridgeline.embed.devices import limit_threads, resolve_dtype  # noqa: E402
+from ridgeline.errors import InputError  # noqa: E402
 
 
 @pytest.fixture
@@ -47,3 +49,13 @@ def test_the_last_of_several_callers_restores_the_number(eight):
         first_out.set()
         thread.join()
     assert torch.get_num_threads() == 8
+
+
+def test_int8_is_refused_where_it_would_be_slow(monkeypatch):
+    monkeypatch.setattr(devices, "multiplies_bytes", lambda: False)
+    with pytest.raises(InputError, match="AVX512-VNNI; on this CPU use float32"):
+        resolve_dtype("int8", torch.device("cpu"))
+    with pytest.raises(InputError, match="for CPUs; on a GPU use float16"):
+        resolve_dtype("int8", torch.device("cuda"))
+    monkeypatch.setattr(devices, "multiplies_bytes", lambda: True)
+    assert resolve_dtype("int8", torch.device("cpu")) is torch.int8

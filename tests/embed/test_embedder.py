@@ -339,4 +339,5 @@ def test_repr_names_model_and_device(embedder):
 
     assert "dim=32" in repr(embedder)
     assert (embedder.device, embedder.dtype, embedder.dim) == ("cpu", "float32", 32)
-    assert embedder._encoder.layers.budget == 256 * max(2, torch.get_num_threads())  # tokens to a batch
+    layers = embedder._encoder.layers
+    assert layers.budget == layers.batch_tokens["cpu"] * max(2, torch.get_num_threads())  # tokens of a batch

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from ridgeline import Embedder
+from ridgeline.native import multiplies_bytes
 
 GOLDEN = json.loads((Path(__file__).parent / "golden_minilm.json").read_text(encoding="utf-8"))
 
@@ -49,6 +50,17 @@ def test_float16_keeps_the_cosine_for_texts_of_every_kind_and_length(half, minil
     assert (actual * minilm.encode(texts)).sum(1).min() >= 0.99999
     assert alone @ actual[-1] >= 0.99999
     np.testing.assert_allclose(np.linalg.norm(actual, axis=1), 1, atol=1e-5)
+
+
+@pytest.mark.skipif(not multiplies_bytes(), reason="this CPU has no AVX512-VNNI")
+def test_int8_stays_near_float32_and_gives_the_same_bits_in_any_batch(minilm):
+    texts = [g["text"] for g in GOLDEN]
+    texts += [" ".join(texts)[:n] for n in range(1, 1400, 97)]
+    with Embedder(device="cpu", dtype="int8", batch_invariant=True) as narrow:
+        actual = narrow.encode(texts)
+        alone = narrow.encode_one(texts[-1])
+    assert (actual * minilm.encode(texts)).sum(1).min() >= 0.985
+    np.testing.assert_array_equal(alone, actual[-1])
 
 
 def test_an_empty_list_keeps_its_width(minilm):

@@ -5,7 +5,6 @@ python -m pytest tests/native/test_encoder.py
 
 from __future__ import annotations
 
-import math
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
@@ -13,75 +12,20 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.native.encoder_reference import (
+    ACTIVATIONS,
+    EPSILON,
+    POSITIONS,
+    compute_layer,
+    draw_embedding,
+    draw_layer,
+    draw_texts,
+    embed_ids,
+)
 
 from ridgeline.native import HalfEncoder, half_supported
 
 pytestmark = pytest.mark.skipif(not half_supported(), reason="this CPU does not multiply float16")
-
-EPSILON = 1e-6
-PLACES = 400
-_erf = np.vectorize(math.erf, otypes=[float])
-ACTIVATIONS = {
-    "relu": lambda x: np.maximum(x, 0),
-    "gelu": lambda x: x * 0.5 * (1 + _erf(x / math.sqrt(2))),
-    "tanh": lambda x: x * 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
-}
-
-
-def weights(seed, hidden, mixed, inner, size=1.0):
-    """The twelve of a layer, as `HalfEncoder.add` takes them."""
-    random = np.random.default_rng(seed)
-
-    def linear(out, into):
-        drawn = size * random.standard_normal((out, into)) / into**0.5
-        return [drawn.astype(np.float32), random.standard_normal(out).astype(np.float32)]
-
-    def norm():
-        return [random.uniform(0.5, 2, hidden).astype(np.float32), random.standard_normal(hidden).astype(np.float32)]
-
-    first = *linear(3 * mixed, hidden), *linear(hidden, mixed), *norm()
-    return [*first, *linear(inner, hidden), *linear(hidden, inner), *norm()]
-
-
-def normalize_rows(x, weight, bias):
-    off = x - x.mean(1, keepdims=True)
-    return off / np.sqrt((off**2).mean(1, keepdims=True) + EPSILON) * weight + bias
-
-
-def attention(qkv, offsets, heads):
-    width = qkv.shape[1] // 3 // heads
-    result = np.empty((len(qkv), heads * width))
-    for begin, end in pairwise(offsets):
-        if begin == end:
-            continue
-        q, k, v = qkv[begin:end].reshape(end - begin, 3, heads, width).transpose(1, 2, 0, 3)
-        scores = q @ k.transpose(0, 2, 1) / np.sqrt(width)
-        shares = np.exp(scores - scores.max(2, keepdims=True))
-        shares /= shares.sum(2, keepdims=True)
-        result[begin:end] = (shares @ v).transpose(1, 0, 2).reshape(end - begin, -1)
-    return result
-
-
-def reference(x, offsets, layer, heads, activation):
-    """One layer in float64, from factors that were not rounded."""
-    qkv, qkv_bias, out, out_bias, out_norm, out_norm_bias, up, up_bias, down, down_bias, norm, norm_bias = (
-        w.astype(float) for w in layer
-    )
-    x = x.astype(float)
-    x = normalize_rows(attention(x @ qkv.T + qkv_bias, offsets, heads) @ out.T + out_bias + x, out_norm, out_norm_bias)
-    return normalize_rows(ACTIVATIONS[activation](x @ up.T + up_bias) @ down.T + down_bias + x, norm, norm_bias)
-
-
-def front(seed, words, hidden, places=PLACES):
-    """The tables of words and places, and their norm, as `HalfEncoder.set_embedding` takes them."""
-    random = np.random.default_rng([seed, 1])
-    tables = [random.standard_normal((rows, hidden), np.float32) for rows in (words, places)]
-    return [*tables, random.uniform(0.5, 2, hidden).astype(np.float32), random.standard_normal(hidden, np.float32)]
-
-
-def texts(seed, lengths, words):
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    return np.random.default_rng(seed).integers(0, words, offsets[-1]).astype(np.int32), offsets
 
 
 def build(begin, layers, hidden, heads, width, activation="gelu", *, keep=True, padding=-1):
@@ -100,19 +44,6 @@ def through(stack, ids, offsets, hidden, threads=1):
     rows = np.empty((len(ids), hidden), np.float32)
     stack(ids, offsets, rows, threads)
     return rows
-
-
-def embed_ids(begin, ids, offsets, padding=-1):
-    """What tokens are before the first layer, in float64."""
-    places = []
-    for first, last in pairwise(offsets):
-        place = padding
-        for token in ids[first:last]:
-            counts = padding < 0 or token != padding
-            place += counts
-            places.append(place if counts else padding)
-    words, tables, weight, bias = (part.astype(float) for part in begin)
-    return normalize_rows(words[ids] + tables[np.array(places, int)], weight, bias)
 
 
 @settings(deadline=None)  # the reference is slow
@@ -135,9 +66,9 @@ def embed_ids(begin, ids, offsets, padding=-1):
 def test_a_layer_is_that_of_float64(
     seed, lengths, words, hidden, heads, width, inner, activation, threads, keep, padding
 ):
-    begin, layer = front(seed, words, hidden), weights(seed, hidden, heads * width, inner)
-    ids, offsets = texts(seed, lengths, words)
-    expected = reference(embed_ids(begin, ids, offsets, padding), offsets, layer, heads, activation)
+    begin, layer = draw_embedding(seed, words, hidden), draw_layer(seed, hidden, heads * width, inner)
+    ids, offsets = draw_texts(seed, lengths, words)
+    expected = compute_layer(embed_ids(begin, ids, offsets, padding), offsets, layer, heads, activation)
     stack = build(begin, [layer], hidden, heads, width, activation, keep=keep, padding=padding)
     for _ in range(2):  # the second time every word is known
         result = through(stack, ids, offsets, hidden, threads)
@@ -153,9 +84,9 @@ def test_a_layer_is_that_of_float64(
     st.booleans(),
 )
 def test_a_text_is_the_same_to_the_last_bit_alone_and_among_others(seed, lengths, threads, keep):
-    layers = [weights(seed, 40, 32, 60), weights(seed + 1, 40, 32, 60)]
-    among, alone = (build(front(seed, 90, 40), layers, 40, 2, 16, keep=keep) for _ in range(2))
-    ids, offsets = texts(seed, lengths, 90)
+    layers = [draw_layer(seed, 40, 32, 60), draw_layer(seed + 1, 40, 32, 60)]
+    among, alone = (build(draw_embedding(seed, 90, 40), layers, 40, 2, 16, keep=keep) for _ in range(2))
+    ids, offsets = draw_texts(seed, lengths, 90)
     k = seed % len(lengths)
     part = slice(offsets[k], offsets[k + 1])
     all_of_them = through(among, ids, offsets, 40, threads)
@@ -169,8 +100,8 @@ def test_a_text_is_the_same_to_the_last_bit_alone_and_among_others(seed, lengths
     st.integers(0, 2**32 - 1), st.lists(st.integers(1, 30), min_size=1, max_size=9), st.booleans(), st.integers(1, 3)
 )
 def test_means_are_those_of_the_rows(seed, lengths, unit, threads):
-    stack = build(front(seed, 90, 40), [weights(seed, 40, 32, 60)], 40, 2, 16)
-    ids, offsets = texts(seed, lengths, 90)
+    stack = build(draw_embedding(seed, 90, 40), [draw_layer(seed, 40, 32, 60)], 40, 2, 16)
+    ids, offsets = draw_texts(seed, lengths, 90)
     rows = through(stack, ids, offsets, 40).astype(float)
     expected = np.stack([rows[a:b].mean(0) for a, b in pairwise(offsets)])
     if unit:
@@ -181,14 +112,14 @@ def test_means_are_those_of_the_rows(seed, lengths, unit, threads):
 
 
 def test_means_for_another_number_of_texts_are_refused():
-    stack = build(front(1, 9, 24), [weights(1, 24, 16, 20)], 24, 1, 16)
+    stack = build(draw_embedding(1, 9, 24), [draw_layer(1, 24, 16, 20)], 24, 1, 16)
     with pytest.raises(ValueError, match=r"rows must be \[1, 24\]"):
         stack.means(np.zeros(3, np.int32), np.array([0, 3]), np.zeros((2, 24), np.float32), True)
 
 
 def test_callers_at_the_same_time_get_what_one_gets():
-    begin, layers = front(1, 4_000, 64), [weights(k, 64, 64, 96) for k in range(2)]
-    calls = [texts(seed, [9, 30, 1, 17] * 8, 4_000) for seed in range(12)]
+    begin, layers = draw_embedding(1, 4_000, 64), [draw_layer(k, 64, 64, 96) for k in range(2)]
+    calls = [draw_texts(seed, [9, 30, 1, 17] * 8, 4_000) for seed in range(12)]
     expected = [through(build(begin, layers, 64, 2, 32), *call, 64) for call in calls]
     stack = build(begin, layers, 64, 2, 32)
     with ThreadPoolExecutor(4) as pool:
@@ -199,9 +130,9 @@ def test_callers_at_the_same_time_get_what_one_gets():
 
 @pytest.mark.parametrize("size", [1e-6, 1e-3, 30.0])
 def test_words_of_any_size_keep_their_digits(size):
-    begin, layer = front(4, 50, 48), weights(4, 48, 48, 64)
+    begin, layer = draw_embedding(4, 50, 48), draw_layer(4, 48, 48, 64)
     begin[0], begin[1] = (np.float32(size) * table for table in begin[:2])
-    ids, offsets = texts(4, [40, 9], 50)
+    ids, offsets = draw_texts(4, [40, 9], 50)
     stack = HalfEncoder(48, 3, 16, 0.25, 1e-20, "gelu")
     stack.set_embedding(*begin)
     stack.add(*layer)
@@ -217,7 +148,7 @@ def test_words_of_any_size_keep_their_digits(size):
 @pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
 @pytest.mark.parametrize("keep", [True, False])
 def test_what_float16_cannot_hold_stays_in_its_text_and_is_not_hidden(value, activation, keep):
-    begin, layer = front(5, 22, 24), weights(5, 24, 32, 50)
+    begin, layer = draw_embedding(5, 22, 24), draw_layer(5, 24, 32, 50)
     ids, offsets = np.arange(21, dtype=np.int32), np.array([0, 7, 16, 21])
     clean = through(build(begin, [layer], 24, 2, 16, activation, keep=keep), ids, offsets, 24)
     begin[0] = begin[0].copy()
@@ -235,10 +166,10 @@ def test_what_float16_cannot_hold_stays_in_its_text_and_is_not_hidden(value, act
 
 
 def test_sums_of_many_terms_are_not_rounded_at_every_term():
-    begin, layer = front(7, 100, 384), weights(7, 384, 64, 1536)
+    begin, layer = draw_embedding(7, 100, 384), draw_layer(7, 384, 64, 1536)
     layer[0] *= 0  # nothing from attention but a bias
-    ids, offsets = texts(7, [100], 100)
-    expected = reference(embed_ids(begin, ids, offsets), offsets, layer, 2, "relu")
+    ids, offsets = draw_texts(7, [100], 100)
+    expected = compute_layer(embed_ids(begin, ids, offsets), offsets, layer, 2, "relu")
     result = through(build(begin, [layer], 384, 2, 32, "relu"), ids, offsets, 384)
     assert np.sqrt(((result - expected) ** 2).mean()) < 2e-3  # float16 throughout: 3.9e-3
 
@@ -257,7 +188,7 @@ def test_sums_of_many_terms_are_not_rounded_at_every_term():
     ],
 )
 def test_tokens_and_offsets_that_do_not_fit_are_refused(ids, offsets, width, message):
-    stack = build(front(1, 9, 24, places=5), [weights(1, 24, 16, 20)], 24, 1, 16)
+    stack = build(draw_embedding(1, 9, 24, places=5), [draw_layer(1, 24, 16, 20)], 24, 1, 16)
     with pytest.raises(ValueError, match=message):
         through(stack, np.array(ids, np.int32), np.array(offsets, np.int64), width)
 
@@ -270,30 +201,30 @@ def test_a_stack_without_tables_is_refused():
 
 @pytest.mark.parametrize("k", range(4))
 def test_tables_of_another_shape_are_refused(k):
-    begin = front(1, 9, 24)
+    begin = draw_embedding(1, 9, 24)
     begin[k] = np.zeros((*begin[k].shape[:-1], 25), np.float32)
     with pytest.raises(ValueError, match=r"a table must be|as wide as the rows"):
-        build(begin, [weights(1, 24, 16, 20)], 24, 1, 16)
+        build(begin, [draw_layer(1, 24, 16, 20)], 24, 1, 16)
 
 
 @pytest.mark.parametrize("padding", [-2, 400])
 def test_a_padding_that_is_no_place_is_refused(padding):
     with pytest.raises(ValueError, match="not a position"):
-        build(front(1, 9, 24), [weights(1, 24, 16, 20)], 24, 1, 16, padding=padding)
+        build(draw_embedding(1, 9, 24), [draw_layer(1, 24, 16, 20)], 24, 1, 16, padding=padding)
 
 
 @pytest.mark.parametrize("k", range(12))
 def test_a_weight_of_another_shape_is_refused(k):
-    layer = weights(1, 24, 16, 20)
+    layer = draw_layer(1, 24, 16, 20)
     layer[k] = np.zeros(tuple(n + 1 for n in layer[k].shape), np.float32)
     with pytest.raises(ValueError, match=r"a weight is|one bias per row|as wide as the rows"):
-        build(front(1, 9, 24), [layer], 24, 1, 16, keep=False)
+        build(draw_embedding(1, 9, 24), [layer], 24, 1, 16, keep=False)
 
 
 @pytest.mark.parametrize("k", range(4))
 def test_products_of_another_shape_are_refused(k):
-    stack = build(front(1, 9, 24), [weights(1, 24, 16, 20)], 24, 1, 16, keep=False)
-    parts = [np.zeros(shape, np.float32) for shape in ((48, 24), (PLACES, 48), (48,), (48,))]
+    stack = build(draw_embedding(1, 9, 24), [draw_layer(1, 24, 16, 20)], 24, 1, 16, keep=False)
+    parts = [np.zeros(shape, np.float32) for shape in ((48, 24), (POSITIONS, 48), (48,), (48,))]
     stack.cache_products(*parts)
     parts[k] = np.zeros(tuple(n + 1 for n in parts[k].shape), np.float32)
     with pytest.raises(ValueError, match=r"a weight is|one bias per row|as wide as the factors"):
@@ -306,4 +237,4 @@ def test_products_of_another_shape_are_refused(k):
 )
 def test_a_stack_that_cannot_be_is_refused(words, message):
     with pytest.raises(ValueError, match=message):
-        build(front(1, 9, 24), [], *words, keep=False)
+        build(draw_embedding(1, 9, 24), [], *words, keep=False)

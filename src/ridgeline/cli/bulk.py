@@ -85,7 +85,7 @@ def embed(
         typer.Option(metavar="TEXT", help="Text before every input: the name of a prompt of the model, or the words."),
     ] = None,
     dtype: Annotated[
-        str, typer.Option(metavar="TYPE", help="auto, float32, bfloat16 or float16: the type of the computation.")
+        str, typer.Option(metavar="TYPE", help="auto, float32, bfloat16, float16 or int8: the type of the computation.")
     ] = "auto",
     max_tokens: Annotated[
         int | None, typer.Option(metavar="N", help="Truncate texts to N tokens (default: the limit of the model).")

@@ -58,9 +58,7 @@ def embed(
     ] = None,
     dtype: Annotated[
         str,
-        typer.Option(
-            metavar="TYPE", help="auto, float32, bfloat16 or float16 (default: auto, the fastest for the device)."
-        ),
+        typer.Option(metavar="TYPE", help="auto, float32, bfloat16, float16, or int8 on a CPU (default: auto)."),
     ] = "auto",
     max_tokens: Annotated[
         int | None, typer.Option(metavar="N", help="Truncate texts to N tokens (default: the limit of the model).")

@@ -35,7 +35,7 @@ def serve(
     ] = None,
     device: Device = "auto",
     dtype: Annotated[
-        str, typer.Option(help="Type of the arithmetic: auto, float32, bfloat16, float16 (default: auto).")
+        str, typer.Option(help="Type of the arithmetic: auto, float32, bfloat16, float16, int8 (default: auto).")
     ] = "auto",
     max_batch_tokens: Annotated[
         int | None, typer.Option(metavar="N", help="Tokens per batch (default: 4096 on a CPU, 65536 on a GPU).")

@@ -15,7 +15,7 @@ from ridgeline.machine import resolve_device
 if TYPE_CHECKING:
     from ridgeline.embed.config import Config
 
-DTYPES = ("float32", "bfloat16", "float16")
+DTYPES = ("float32", "bfloat16", "float16", "int8")
 
 
 def resolve_torch_device(device: str) -> Any:
@@ -45,6 +45,10 @@ def resolve_dtype(dtype: str, device: Any, config: Config | None = None) -> Any:
         raise InputError(
             "dtype 'float16' is for GPUs and for ARM CPUs that multiply it; on this CPU use float32 or bfloat16."
         )
+    if dtype == "int8" and device.type != "cpu":
+        raise InputError("dtype 'int8' is for CPUs; on a GPU use float16 or bfloat16.")
+    if dtype == "int8" and not multiplies_bytes():
+        raise InputError("dtype 'int8' needs a CPU with AVX512-VNNI; on this CPU use float32.")
     return getattr(torch, dtype)
 
 
@@ -58,6 +62,13 @@ def multiplies_float16() -> bool:
     if "asimdhp" not in read_cpu_flags():
         return False
     return float16_works()
+
+
+def multiplies_bytes() -> bool:
+    """Whether int8 is faster on this CPU: AVX512-VNNI."""
+    from ridgeline.native import multiplies_bytes as has_instructions
+
+    return bool(has_instructions())
 
 
 def multiplies_bfloat16() -> bool:

@@ -77,8 +77,9 @@ class Embedder:
 
     model         a folder, or the name of a model on this machine (see `models.py`)
     device        "auto", "cpu", "cuda", "cuda:N"
-    dtype         "auto", "float32", "bfloat16", "float16"; auto is float16 on a GPU; on a CPU bfloat16 or float16 if it
-                  multiplies them (AMX, AVX512-BF16; ARM), else float32. Vectors are always float32.
+    dtype         "auto", "float32", "bfloat16", "float16", "int8"; auto is float16 on a GPU; on a CPU bfloat16 or
+                  float16 if it multiplies them (AMX, AVX512-BF16; ARM), else float32; int8 is for CPUs with AVX512-VNNI
+                  and computes products in 8 bits. Vectors are always float32.
     max_tokens    truncate texts to this many tokens; None: the limit of the model
     normalize     scale vectors to length 1; False returns the result of the pooling (and dense modules)
     prompt        text before every input: the name of a prompt of the model, or the words themselves

@@ -30,7 +30,12 @@ MAX_CHUNK = 8_192  # texts of a chunk
 CHUNK_CHARACTERS = {"cpu": 1 << 15, "cuda": 1 << 24}  # of a chunk: a second of work, the most that a stopped job loses
 METADATA = "ridgeline"  # the key of the model's description in the metadata of a Parquet file
 VERIFIED_ROWS = 64  # rows that `verify_file` encodes again
-MIN_COSINE = {"float32": 0.99999, "bfloat16": 0.9998, "float16": 0.9998}  # with the same row in float32
+MIN_COSINE = {
+    "float32": 0.99999,
+    "bfloat16": 0.9998,
+    "float16": 0.9998,
+    "int8": 0.9998,
+}  # with the same row encoded again
 
 Progress = Callable[[int, int, float], None]  # texts done now, texts done before, share of the file
 

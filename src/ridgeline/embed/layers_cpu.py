@@ -1,4 +1,4 @@
-"""Encoder layers on a CPU: oneDNN for float32 and bfloat16, a native loop for float16 on ARM.
+"""Encoder layers on a CPU: native code for models like BERT (float32 and int8 on x86, float16 on ARM), else oneDNN.
 
 Weights are laid out once for oneDNN, which otherwise rearranges them in every call. Activation and residual are fused
 where oneDNN can do it. (On ARM it computes gelu by the tanh formula element by element, a hundred times slower than
@@ -22,7 +22,7 @@ from ridgeline.embed.config import Config
 from ridgeline.embed.devices import has_bfloat16
 from ridgeline.embed.layers import Embeddings, Layer, Layers, Linear, Norm, Packed
 from ridgeline.errors import InputError
-from ridgeline.native import HalfEncoder, mean_rows
+from ridgeline.native import FloatEncoder, HalfEncoder, chosen_instruction_set, mean_rows
 
 # attr and algorithm, as torch's compiler passes them to oneDNN
 _FUSED_ACTIVATIONS = {"gelu": ("gelu", "none"), "relu": ("relu", "")}
@@ -32,18 +32,40 @@ if platform.machine() == "x86_64":
 
 def choose_cpu_layers(config: Config, device: Any, dtype: Any) -> Layers:
     """Return the fastest layers for this CPU and this build of torch."""
+    if dtype in (torch.float16, torch.int8) and not config.plain:
+        name = str(dtype).removeprefix("torch.")
+        raise InputError(f"dtype '{name}' on a CPU is for BERT and RoBERTa, not for {config.model_type}; use float32.")
     if dtype is torch.float16:
-        if not config.plain:
-            raise InputError(
-                f"dtype 'float16' on a CPU is for BERT and RoBERTa, not for {config.model_type}; use float32."
-            )
         return Float16Layers(config, device)
+    if dtype is torch.int8:
+        if not _fits_panels(config):
+            raise InputError(
+                f"dtype 'int8' needs a hidden width that is a multiple of 16, not {config.hidden}, and gelu or relu; "
+                "use float32."
+            )
+        return FloatLayers(config, device, in_bytes=True)
+    if dtype is torch.float32 and config.plain and _fits_panels(config) and _has_wide_vectors():
+        return FloatLayers(config, device)
     if dtype is torch.bfloat16 and not has_bfloat16() and _onednn_works(torch.float32):
         return EmulatedBfloat16Layers(config, device, torch.float32)
     return (CpuLayers if _onednn_works(dtype) else Layers)(config, device, dtype)
 
 
-class CpuLayers(Layers):
+class InvariantHeads(Layers):
+    """Heads by oneDNN, with the same bits in any batch."""
+
+    def prepare_head(self, weight: Any, bias: Any) -> Linear:
+        return Linear(pack_weight(weight.float()), None if bias is None else bias.float())
+
+    def head_linear(self, x: Any, layer: Linear) -> Any:
+        return _multiply(x, layer, "none", "")
+
+    def sum_tokens(self, values: Any) -> Any:
+        texts, length, _ = values.shape
+        return _average_rows(values.flatten(0, 1), torch.arange(texts + 1) * length, False) * length
+
+
+class CpuLayers(InvariantHeads):
     """Linear layers by oneDNN with weights in its layout.
 
     A text has the same bits in any batch: a product sums in the same order for any number of rows except one, so a
@@ -59,12 +81,6 @@ class CpuLayers(Layers):
         return Linear(pack_weight(weight.to(self.dtype)), None if bias is None else self.to_device(bias))
 
     def linear(self, x: Any, layer: Linear) -> Any:
-        return _multiply(x, layer, "none", "")
-
-    def prepare_head(self, weight: Any, bias: Any) -> Linear:
-        return Linear(pack_weight(weight.float()), None if bias is None else bias.float())
-
-    def head_linear(self, x: Any, layer: Linear) -> Any:
         return _multiply(x, layer, "none", "")
 
     def up(self, x: Any, layer: Linear) -> Any:
@@ -96,10 +112,6 @@ class CpuLayers(Layers):
 
     def average(self, hidden: Any, packed: Packed) -> Any:
         return _average_rows(hidden.float(), packed.offsets, False)
-
-    def sum_tokens(self, values: Any) -> Any:
-        texts, length, _ = values.shape
-        return _average_rows(values.flatten(0, 1), torch.arange(texts + 1) * length, False) * length
 
 
 def _multiply(x: Any, layer: Linear, activation: str, algorithm: str) -> Any:
@@ -200,20 +212,23 @@ def _onednn_works(dtype: Any) -> bool:
     )
 
 
-# float16 on an ARM CPU: all layers in one native call.
-#
-# Libraries sum in float16, which over 1,536 terms lowered cosines to 0.9999; here sums leave float16 after a few terms.
-# Between the steps of a layer nothing is rearranged, no thread waits for another, and the data of a text stays in the
-# cache of its core. The products of the first layer that depend only on a word are stored.
-
-
-HEAD_MULTIPLE = 16  # heads are padded to a multiple of this width
+WIDTH_MULTIPLE = 16  # heads and the MLP are padded to a multiple of this width
 TOKENS_PER_BLOCK, THREADS_PER_BLOCK = 8, 2  # this many tokens are computed together, by this many threads
 MAX_PRODUCT_BYTES = 256 << 20  # of the stored products of words
 _ACTIVATIONS = {"gelu": "gelu", "relu": "relu"}  # all others are gelu by tanh
+_NATIVE_ACTIVATIONS = ("gelu", "relu", "gelu_new", "gelu_pytorch_tanh")
 
 
-class Float16Layers(Layers):
+def _fits_panels(config: Config) -> bool:
+    return config.hidden % WIDTH_MULTIPLE == 0 and config.activation in _NATIVE_ACTIVATIONS
+
+
+def _has_wide_vectors() -> bool:
+    """Whether the native loops have AVX2 or AVX-512 here, and oneDNN computes the heads."""
+    return chosen_instruction_set() in ("avx2", "avx512") and _onednn_works(torch.float32)
+
+
+class NativeLayers(Layers):
     """All layers in one native call; the embeddings and the result are float32."""
 
     batch_invariant = True
@@ -225,46 +240,91 @@ class Float16Layers(Layers):
     def __init__(self, config: Config, device: Any) -> None:
         super().__init__(config, device, torch.float32)
 
-    def prepare_stack(self, words: Embeddings, layers: list[Layer]) -> HalfEncoder:
+    def make_stack(self, heads: int, head_width: int, scale: float, activation: str) -> Any:
+        raise NotImplementedError
+
+    def prepare_stack(self, words: Embeddings, layers: list[Layer]) -> Any:
         heads = self.config.heads
         width = self.config.hidden // heads
-        padding_width = -width % HEAD_MULTIPLE
+        padding_width = -width % WIDTH_MULTIPLE
         activation = _ACTIVATIONS.get(self.config.activation, "tanh")
-        stack = HalfEncoder(
-            self.config.hidden, heads, width + padding_width, width**-0.5, self.config.epsilon, activation
-        )
+        stack = self.make_stack(heads, width + padding_width, width**-0.5, activation)
         padding = -1 if self.config.padding is None else self.config.padding
         norm: Any = words.norm
         word, position, weight, bias = _to_arrays(words.word, words.position, norm.weight, norm.bias)
         stack.set_embedding(word, position, weight, bias, padding)
         for layer in layers:
             qkv, out = _pad_heads(layer.qkv, heads, padding_width), layer.out
-            if layer is layers[0] and 2 * len(words.word) * len(qkv.bias) <= MAX_PRODUCT_BYTES:
-                stack.cache_products(*_to_arrays(*_compute_first_products(words, qkv)))
+            if layer is layers[0]:
+                self.prepare_first(stack, words, qkv)
             if padding_width:  # padding meets padding
                 columns = out.weight.view(-1, heads, width)
                 out = Linear(F.pad(columns, (0, padding_width)).flatten(1), out.bias)
-            parts: tuple[Any, ...] = (qkv, out, layer.out_norm, layer.up, layer.down, layer.down_norm)
+            up, down = _pad_inner(layer.up, layer.down)
+            parts: tuple[Any, ...] = (qkv, out, layer.out_norm, up, down, layer.down_norm)
             stack.add(*_to_arrays(*(tensor for part in parts for tensor in (part.weight, part.bias))))
         return stack
 
-    def run_layers(self, ids: Any, packed: Packed, words: Embeddings, stack: HalfEncoder) -> Any:
+    def prepare_first(self, stack: Any, words: Embeddings, qkv: Linear) -> None:
+        """Prepare what the first layer can know beforehand."""
+
+    def run_layers(self, ids: Any, packed: Packed, words: Embeddings, stack: Any) -> Any:
         rows = torch.empty(len(ids), self.config.hidden)
         stack(ids.int().numpy(), packed.offsets.numpy(), rows.numpy(), _choose_threads(len(ids)))
         return rows
 
     def pool(self, hidden: Any, packed: Packed, mode: str, unit: bool) -> Any:
-        """Pool; values beyond the range of float16 (65,504) are an InputError."""
         if mode == "mean":
-            pooled = _average_rows(hidden, packed.offsets, unit)
-        else:
-            pooled = super().pool(hidden, packed, mode, unit)
+            return _average_rows(hidden, packed.offsets, unit)
+        return super().pool(hidden, packed, mode, unit)
+
+    def average(self, hidden: Any, packed: Packed) -> Any:
+        return _average_rows(hidden, packed.offsets, False)
+
+    def encode_means(self, ids: Any, offsets: Any, stack: Any) -> Any:
+        vectors = np.empty((len(offsets) - 1, self.config.hidden), np.float32)
+        stack.means(ids, offsets, vectors, True, _choose_threads(len(ids)))
+        return vectors
+
+
+class FloatLayers(NativeLayers, InvariantHeads):
+    """float32, or products of 8-bit integers with a scale for each token and each output."""
+
+    def __init__(self, config: Config, device: Any, *, in_bytes: bool = False) -> None:
+        super().__init__(config, device)
+        self._in_bytes = in_bytes
+
+    def make_stack(self, heads: int, head_width: int, scale: float, activation: str) -> FloatEncoder:
+        return FloatEncoder(
+            self.config.hidden, heads, head_width, scale, self.config.epsilon, activation, self._in_bytes
+        )
+
+
+# float16 on an ARM CPU:
+#
+# Libraries sum in float16, which over 1,536 terms lowered cosines to 0.9999; here sums leave float16 after a few terms.
+# Between the steps of a layer nothing is rearranged, no thread waits for another, and the data of a text stays in the
+# cache of its core. The products of the first layer that depend only on a word are stored.
+
+
+class Float16Layers(NativeLayers):
+    """float16 with longer sums in float32."""
+
+    def make_stack(self, heads: int, head_width: int, scale: float, activation: str) -> HalfEncoder:
+        return HalfEncoder(self.config.hidden, heads, head_width, scale, self.config.epsilon, activation)
+
+    def prepare_first(self, stack: HalfEncoder, words: Embeddings, qkv: Linear) -> None:
+        if 2 * len(words.word) * len(qkv.bias) <= MAX_PRODUCT_BYTES:
+            stack.cache_products(*_to_arrays(*_compute_first_products(words, qkv)))
+
+    def pool(self, hidden: Any, packed: Packed, mode: str, unit: bool) -> Any:
+        """Pool; values beyond the range of float16 (65,504) are an InputError."""
+        pooled = super().pool(hidden, packed, mode, unit)
         _check_range(pooled.numpy())
         return pooled
 
     def encode_means(self, ids: Any, offsets: Any, stack: HalfEncoder) -> Any:
-        vectors = np.empty((len(offsets) - 1, self.config.hidden), np.float32)
-        stack.means(ids, offsets, vectors, True, _choose_threads(len(ids)))
+        vectors = super().encode_means(ids, offsets, stack)
         _check_range(vectors)
         return vectors
 
@@ -287,6 +347,15 @@ def _compute_first_products(words: Embeddings, qkv: Linear) -> tuple[Any, ...]:
     norm: Any = words.norm
     factors = qkv.weight * norm.weight
     return factors, words.position @ factors.T, factors.sum(1), qkv.weight @ norm.bias + qkv.bias
+
+
+def _pad_inner(up: Linear, down: Linear) -> tuple[Linear, Linear]:
+    """Pad the inner values of the MLP with zeros, which every activation keeps."""
+    padding = -len(up.weight) % WIDTH_MULTIPLE
+    if not padding:
+        return up, down
+    up = Linear(F.pad(up.weight, (0, 0, 0, padding)), F.pad(up.bias, (0, padding)))
+    return up, Linear(F.pad(down.weight, (0, padding)), down.bias)
 
 
 def _pad_heads(qkv: Linear, heads: int, padding_width: int) -> Linear:

@@ -1,0 +1,7 @@
+#pragma once
+
+namespace ridgeline {
+
+enum class Activation { none, relu, gelu, tanh }; // tanh: gelu by its tanh formula
+
+} // namespace ridgeline
