@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.bulk.sources_made import make_source, make_table, make_texts
 
-from ridgeline.bulk.increment import hash_rows, index_rows
+from ridgeline.bulk.increment import RowHasher, index_rows
 from ridgeline.bulk.rows import RowReader
 from ridgeline.bulk.sources import find_files, open_table, plan_spans
 from ridgeline.errors import InputError
@@ -102,7 +102,8 @@ def test_a_bucket_without_credentials_is_refused_before_a_request(tmp_path, monk
 
 
 def test_changed_added_and_equal_rows_are_told_apart():
-    old = index_rows([(0, make_table([1, 2], ["a", "b"])), (4, make_table([3], ["c"]))], "id")
-    parts, rows = old.find(*hash_rows(make_table([3, 2, 1, 9], ["c", "B", "a", "a"]), "id"))
+    hasher = RowHasher()
+    old = index_rows([(0, make_table([1, 2], ["a", "b"])), (4, make_table([3], ["c"]))], "id", hasher)
+    parts, rows = old.find(*hasher.hash_rows(make_table([3, 2, 1, 9], ["c", "B", "a", "a"]), "id"))
     assert parts.tolist() == [4, -1, 0, -1]
     assert rows.tolist() == [0, -1, 0, -1]
