@@ -211,6 +211,7 @@ def run_chunks(
         return totals
     execution.report(meter.get_progress())
     saved = last = 0.0
+    committer = Committer(target)
 
     def count(listed: list[tuple[Task, Outcome]]) -> None:
         """Count parts that are listed in the manifest."""
@@ -236,7 +237,7 @@ def run_chunks(
             meter.workers = len(running.devices)
             meter.cost = find_hourly_cost(execution.price, running.devices, running.units, execution.engine == "local")
             try:
-                with Committer(target) as committer:
+                with committer:
                     for task, outcome in _run_all(running, tasks, locate):
                         if outcome.part is None:
                             raise StoreError(outcome.error or f"chunk {task.chunk} has no part.")
@@ -247,6 +248,10 @@ def run_chunks(
                         last = now
                     count(committer.take_listed(wait=True))
             finally:
+                for task, outcome in committer.listed:  # since an error ended the run
+                    meter.add(outcome, rows_by_chunk[task.chunk])
+                    if outcome.part is not None:
+                        done[task.chunk] = outcome.part
                 meter.stop()
                 with suppress(RidgelineError, OSError):  # the numbers must not hide why a run ended
                     _save_runs(target, meter)
@@ -267,7 +272,7 @@ class Committer(AbstractContextManager["Committer"]):
     def __init__(self, target: Target) -> None:
         self._target = target
         self._waiting: list[tuple[Task, Outcome]] = []
-        self._listed: list[tuple[Task, Outcome]] = []
+        self.listed: list[tuple[Task, Outcome]] = []  # and not yet taken
         self._error: BaseException | None = None
         self._busy = self._ended = False
         self._changed = threading.Condition()
@@ -302,7 +307,7 @@ class Committer(AbstractContextManager["Committer"]):
                 self._changed.wait()
             if self._error is not None:
                 raise self._error
-            listed, self._listed = self._listed, []
+            listed, self.listed = self.listed, []
             return listed
 
     def _run(self) -> None:
@@ -321,7 +326,7 @@ class Committer(AbstractContextManager["Committer"]):
             with self._changed:
                 self._busy, self._error = False, error
                 if error is None:
-                    self._listed += group
+                    self.listed += group
                 self._changed.notify_all()
                 if error is not None:
                     return
