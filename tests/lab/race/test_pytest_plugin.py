@@ -30,7 +30,7 @@ def test_benchmarks_of_tests_are_records(tmp_path):
         "-p",
         "no:cacheprovider",
         "-p",
-        "ridgeline.lab.pytest_plugin",
+        "ridgeline.lab.race.pytest_plugin",
         "--ridgeline",
         "--ridgeline-budget",
         "0.1",
