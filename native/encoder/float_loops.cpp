@@ -234,8 +234,8 @@ float quantize(const float *x, std::size_t count, std::uint8_t *to) {
   const float per_step = largest > 0 ? 127 / largest : 0;
   for (std::size_t i = 0; i < count; i += kWidth) {
     const V scaled = load(x + i) * per_step;
-    const I whole = __builtin_convertvector((scaled + 12582912.0f) - 12582912.0f, I) + 128;
-    for (std::size_t k = 0; k < kWidth; ++k) to[i + k] = std::uint8_t(whole[k]);
+    const I steps = __builtin_convertvector((scaled + 12582912.0f) - 12582912.0f, I) + 128;
+    for (std::size_t k = 0; k < kWidth; ++k) to[i + k] = std::uint8_t(steps[k]);
   }
   return largest / 127;
 }

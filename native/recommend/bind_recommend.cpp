@@ -54,10 +54,10 @@ void bind_recommend(nb::module_ &m) {
      "For the items first, first + 1 …: write the nearest ones by cosine and those with the most users in common, with the\n"
      "number of these users; -1 and 0 where there are fewer. Each user has each item once.");
 
-  m.def("solve_neighbours", [](Array<const std::int32_t, 2> frequent, Array<const float, 2> frequent_likes, Array<const float, 1> own,
+  m.def("solve_neighbours", [](Array<const std::int32_t, 2> frequent, Array<const float, 2> frequent_likes, Array<const float, 1> user_counts,
                                Indices head_at, Array<const float, 2> head, Array<const std::int32_t, 2> neighbours,
                                Array<const float, 2> with_item, double penalty, Array<float, 2> weights, int threads, const std::string &isa) {
-    const std::int64_t items = std::int64_t(own.shape(0)), heads = std::int64_t(head.shape(0));
+    const std::int64_t items = std::int64_t(user_counts.shape(0)), heads = std::int64_t(head.shape(0));
     if (std::int64_t(frequent.shape(0)) != items || frequent_likes.shape(0) != frequent.shape(0) || frequent_likes.shape(1) != frequent.shape(1) ||
         std::int64_t(head_at.shape(0)) != items || head.shape(1) != head.shape(0))
       throw std::invalid_argument("the inputs differ in shape");
@@ -66,12 +66,12 @@ void bind_recommend(nb::module_ &m) {
       throw std::invalid_argument("neighbours, with_item and weights differ in shape");
     if (!(penalty > 0)) throw std::invalid_argument("the penalty must be above 0");
     check_items(frequent, items), check_items(neighbours, items), check_items(head_at, heads);
-    const CoLikes likes{frequent.data(), frequent_likes.data(), std::int64_t(frequent.shape(1)), own.data(), head_at.data(), head.data(), heads, items};
+    const CoLikes likes{frequent.data(), frequent_likes.data(), std::int64_t(frequent.shape(1)), user_counts.data(), head_at.data(), head.data(), heads, items};
     const Isa set = parse_isa(isa);
     nb::gil_scoped_release release;
     solve_neighbours(likes, neighbours.data(), with_item.data(), std::int64_t(neighbours.shape(0)), std::int64_t(neighbours.shape(1)), penalty,
                      weights.data(), set, threads);
-  }, "frequent"_a.noconvert(), "frequent_likes"_a.noconvert(), "own"_a.noconvert(), "head_at"_a.noconvert(), "head"_a.noconvert(),
+  }, "frequent"_a.noconvert(), "frequent_likes"_a.noconvert(), "user_counts"_a.noconvert(), "head_at"_a.noconvert(), "head"_a.noconvert(),
      "neighbours"_a.noconvert(), "with_item"_a.noconvert(), "penalty"_a, "weights"_a.noconvert(), "threads"_a = 1, "isa"_a = "",
      "weights [rows, count] of (G + penalty·I) w = with_item over each row's neighbours (-1: no more). G has users of both\n"
      "items: from head [heads, heads] for items with a place in head_at, else from the lists `frequent` of either item.");

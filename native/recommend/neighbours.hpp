@@ -35,7 +35,7 @@ struct CoLikes {
   const std::int32_t *items; // [all items, count]: Neighbours of all items by the number of users
   const float *likes;
   std::int64_t count;
-  const float *own;            // [all items] users of the item
+  const float *user_counts;            // [all items] users of the item
   const std::int32_t *head_at; // [all items] place of an item in `head`, −1 if it has none
   const float *head;           // [heads, heads] users of both items
   std::int64_t heads, all;

@@ -21,10 +21,10 @@ template <class T> std::vector<T> copy(const nb::ndarray<const T, nb::c_contig, 
 }
 
 template <class T> nb::object give(std::vector<T> values, std::size_t columns) {
-  auto *kept = new std::vector<T>(std::move(values));
-  nb::capsule owner(kept, [](void *p) noexcept { delete static_cast<std::vector<T> *>(p); });
-  if (!columns) return nb::cast(nb::ndarray<nb::numpy, T>(kept->data(), {kept->size()}, owner));
-  return nb::cast(nb::ndarray<nb::numpy, T>(kept->data(), {kept->size() / columns, columns}, owner));
+  auto *memory = new std::vector<T>(std::move(values));
+  nb::capsule owner(memory, [](void *p) noexcept { delete static_cast<std::vector<T> *>(p); });
+  if (!columns) return nb::cast(nb::ndarray<nb::numpy, T>(memory->data(), {memory->size()}, owner));
+  return nb::cast(nb::ndarray<nb::numpy, T>(memory->data(), {memory->size() / columns, columns}, owner));
 }
 
 } // namespace

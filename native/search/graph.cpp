@@ -97,7 +97,7 @@ struct Graph::Layers {
 struct Graph::Scratch {
   std::vector<std::uint8_t> seen; // of each row: the number of the walk that saw it
   std::uint8_t walk = 0;
-  std::vector<Scored> beam, passed, kept;
+  std::vector<Scored> beam, passed, chosen;
   std::vector<std::uint32_t> ids;
   std::vector<float> scores, query;
   std::vector<std::int16_t> values, other;
@@ -106,7 +106,7 @@ struct Graph::Scratch {
     if (std::int64_t(seen.size()) < rows) seen.assign(rows + rows / 2, 0), walk = 0;
     if (++walk == 0) std::fill(seen.begin(), seen.end(), 0), walk = 1;
   }
-  static Scratch &own() {
+  static Scratch &of_thread() {
     static thread_local Scratch scratch;
     return scratch;
   }
@@ -315,28 +315,28 @@ void Graph::walk(const Layers &layers, const WalkQuery &query, std::uint32_t sta
 void Graph::choose(const Layers &layers, std::vector<Scored> &candidates, std::int64_t most, const GraphLoops &loops,
                    Scratch &scratch) const {
   constexpr std::size_t kPiece = 8;
-  std::vector<Scored> &kept = scratch.kept;
+  std::vector<Scored> &chosen = scratch.chosen;
   std::uint32_t ids[kPiece];
   float scores[kPiece];
   std::int64_t equal = 0;
-  kept.clear();
+  chosen.clear();
   for (const Scored &each : candidates) {
-    if (std::int64_t(kept.size()) >= most) break;
+    if (std::int64_t(chosen.size()) >= most) break;
     const WalkQuery query = row_query(layers, each.row, scratch.other);
     bool good = true, repeats = false;
-    for (std::size_t from = 0; good && from < kept.size(); from += kPiece) {
-      const std::size_t n = std::min(kPiece, kept.size() - from);
-      for (std::size_t i = 0; i < n; ++i) ids[i] = kept[from + i].row;
+    for (std::size_t from = 0; good && from < chosen.size(); from += kPiece) {
+      const std::size_t n = std::min(kPiece, chosen.size() - from);
+      for (std::size_t i = 0; i < n; ++i) ids[i] = chosen[from + i].row;
       loops.score(query, layers.codes.data(), stride_, ids, n, scores);
       for (std::size_t i = 0; i < n; ++i) {
         good &= !(scores[i] > each.score);
-        repeats |= scores[i] == each.score && kept[from + i].score == each.score;
+        repeats |= scores[i] == each.score && chosen[from + i].score == each.score;
       }
     }
     if (repeats && ++equal > most / 2) continue;
-    if (good) kept.push_back(each);
+    if (good) chosen.push_back(each);
   }
-  candidates.swap(kept);
+  candidates.swap(chosen);
 }
 
 namespace {
@@ -365,8 +365,8 @@ void Graph::insert(Layers &layers, std::int64_t from, std::int64_t total, int th
     std::vector<std::vector<Link>> links(std::size_t(top + 1));
     std::mutex merging;
     parallel_for(last - first, 8, threads, [&](std::int64_t low, std::int64_t high) {
-      Scratch &scratch = Scratch::own();
-      std::vector<std::vector<Link>> found(std::size_t(top + 1));
+      Scratch &scratch = Scratch::of_thread();
+      std::vector<std::vector<Link>> new_links(std::size_t(top + 1));
       for (std::int64_t each = first + low; each < first + high; ++each) {
         const std::uint32_t row = std::uint32_t(each);
         const WalkQuery query = row_query(layers, row, scratch.values);
@@ -378,11 +378,11 @@ void Graph::insert(Layers &layers, std::int64_t from, std::int64_t total, int th
           sort_candidates(scratch.beam, row);
           choose(layers, scratch.beam, l ? links_ : 2 * links_, loops, scratch);
           write_links(layers.list(row, l), scratch.beam);
-          for (const Scored &link : scratch.beam) found[l].push_back({link.row, {link.score, row}});
+          for (const Scored &link : scratch.beam) new_links[l].push_back({link.row, {link.score, row}});
         }
       }
       std::lock_guard<std::mutex> lock(merging);
-      for (int l = 0; l <= top; ++l) links[l].insert(links[l].end(), found[l].begin(), found[l].end());
+      for (int l = 0; l <= top; ++l) links[l].insert(links[l].end(), new_links[l].begin(), new_links[l].end());
     });
     layers.count.store(last, std::memory_order_release);
     for (int l = 0; l <= top; ++l) add_back_links(layers, links[l], l, threads, loops);
@@ -402,7 +402,7 @@ void Graph::add_back_links(Layers &layers, std::vector<Link> &links, int level, 
     if (!i || links[i].first != links[i - 1].first) starts.push_back(i);
   starts.push_back(links.size());
   parallel_for(std::int64_t(starts.size()) - 1, 32, threads, [&](std::int64_t low, std::int64_t high) {
-    Scratch &scratch = Scratch::own();
+    Scratch &scratch = Scratch::of_thread();
     std::vector<Scored> candidates;
     for (std::int64_t group = low; group < high; ++group) {
       const std::uint32_t row = links[starts[group]].first;
@@ -439,7 +439,7 @@ std::int64_t Graph::search(const float *queries, std::int64_t count, const Graph
   parallel_for(count, 1, threads, [&](std::int64_t from, std::int64_t to) {
     for (std::int64_t q = from; q < to; ++q)
       search_one(*layers, queries + q * dim_, search, search.skipped && search.skipped[q] >= 0 ? std::uint32_t(search.skipped[q]) : kNone,
-                 scores + q * search.k, rows + q * search.k, isa, Scratch::own());
+                 scores + q * search.k, rows + q * search.k, isa, Scratch::of_thread());
   });
   std::int64_t missing = 0;
   for (std::int64_t q = 0; q < count; ++q) missing += rows[(q + 1) * search.k - 1] < 0;
@@ -474,28 +474,28 @@ void Graph::search_one(const Layers &layers, const float *query, const GraphSear
   std::uint32_t start = 0;
   if (entry < limit) start = descend(layers, walked, entry, layers.levels[entry], 0, limit, walking, scratch);
   walk(layers, walked, start, 0, search.effort, limit, search.allowed, skipped, walking, scratch);
-  std::vector<Scored> &found = search.allowed ? scratch.passed : scratch.beam;
+  std::vector<Scored> &results = search.allowed ? scratch.passed : scratch.beam;
   const auto better = [](const Scored &a, const Scored &b) { return a.score > b.score; };
-  if (search.allowed && std::int64_t(found.size()) < search.least) found.clear();
-  const std::int64_t k = std::min<std::int64_t>(search.k, found.size());
+  if (search.allowed && std::int64_t(results.size()) < search.least) results.clear();
+  const std::int64_t k = std::min<std::int64_t>(search.k, results.size());
   if (k) {
-    if (search.allowed) std::nth_element(found.begin(), found.begin() + k - 1, found.end(), better);
-    const float last = found[k - 1].score;
+    if (search.allowed) std::nth_element(results.begin(), results.begin() + k - 1, results.end(), better);
+    const float last = results[k - 1].score;
     float steps = 0;
-    for (std::int64_t i = 0; i < k; ++i) steps = std::max(steps, layers.header(found[i].row, width_).scale);
+    for (std::int64_t i = 0; i < k; ++i) steps = std::max(steps, layers.header(results[i].row, width_).scale);
     const double spread = kSpreads * std::sqrt(square);
     std::size_t to = std::size_t(k);
-    for (std::size_t i = to; i < found.size(); ++i)
-      if (double(found[i].score) >= last - spread * std::max(steps, layers.header(found[i].row, width_).scale)) found[to++] = found[i];
-    found.resize(to);
+    for (std::size_t i = to; i < results.size(); ++i)
+      if (double(results[i].score) >= last - spread * std::max(steps, layers.header(results[i].row, width_).scale)) results[to++] = results[i];
+    results.resize(to);
   }
   struct Exact {
     double score;
     std::int64_t row, id;
   };
   std::vector<Exact> exact;
-  exact.reserve(found.size());
-  for (const Scored &each : found) {
+  exact.reserve(results.size());
+  for (const Scored &each : results) {
     const float *x = search.values + std::int64_t(each.row) * dim_;
     exact.push_back({squared_ ? loops.distance(query, x, dim_) : -loops.dot(query, x, dim_), each.row, search.ids ? search.ids[each.row] : each.row});
   }
@@ -533,32 +533,32 @@ std::shared_ptr<Graph> Graph::select(const std::int64_t *rows, std::int64_t coun
     if (to->entry == kNone || to->levels[i] > to->levels[to->entry]) to->entry = std::uint32_t(i);
   }
   parallel_for(count, 64, threads, [&](std::int64_t low, std::int64_t high) {
-    Scratch &scratch = Scratch::own();
+    Scratch &scratch = Scratch::of_thread();
     std::vector<std::uint32_t> links, more;
     std::vector<Scored> candidates;
     for (std::int64_t i = low; i < high; ++i)
       for (int level = 0; level <= to->levels[i]; ++level) {
         const std::int64_t most = level ? links_ : 2 * links_;
-        std::vector<std::uint32_t> near;
+        std::vector<std::uint32_t> neighbours;
         bool repair = false;
         read_links(from->list(std::uint32_t(rows[i]), level), std::uint32_t(most), links);
         for (const std::uint32_t link : links) {
           if (numbers[link] != kNone) {
-            near.push_back(numbers[link]);
+            neighbours.push_back(numbers[link]);
             continue;
           }
           repair = true;
           read_links(from->list(link, level), std::uint32_t(most), more);
           for (const std::uint32_t next : more)
-            if (numbers[next] != kNone && numbers[next] != i) near.push_back(numbers[next]);
+            if (numbers[next] != kNone && numbers[next] != i) neighbours.push_back(numbers[next]);
         }
-        std::sort(near.begin(), near.end());
-        near.erase(std::unique(near.begin(), near.end()), near.end());
+        std::sort(neighbours.begin(), neighbours.end());
+        neighbours.erase(std::unique(neighbours.begin(), neighbours.end()), neighbours.end());
         const WalkQuery query = row_query(*to, std::uint32_t(i), scratch.values);
-        scratch.scores.resize(near.size());
-        loops.score(query, to->codes.data(), stride_, near.data(), std::int64_t(near.size()), scratch.scores.data());
+        scratch.scores.resize(neighbours.size());
+        loops.score(query, to->codes.data(), stride_, neighbours.data(), std::int64_t(neighbours.size()), scratch.scores.data());
         candidates.clear();
-        for (std::size_t n = 0; n < near.size(); ++n) candidates.push_back({scratch.scores[n], near[n]});
+        for (std::size_t n = 0; n < neighbours.size(); ++n) candidates.push_back({scratch.scores[n], neighbours[n]});
         sort_candidates(candidates, std::uint32_t(i));
         if (repair) choose(*to, candidates, most, loops, scratch);
         write_links(to->list(std::uint32_t(i), level), candidates);

@@ -111,14 +111,14 @@ public:
     if (at == MAP_FAILED) throw std::runtime_error("the buffers of a UDP stream cannot be allocated");
     memory_ = static_cast<char *>(at);
     out_ = memory_, in_ = memory_ + capacity_;
-    const int one = 1, wanted = int(2 * capacity_), find = IP_PMTUDISC_DO;
+    const int one = 1, buffer_bytes = int(2 * capacity_), find = IP_PMTUDISC_DO;
     sockaddr_storage name{};
     socklen_t length = sizeof name;
     getsockname(fd_, reinterpret_cast<sockaddr *>(&name), &length);
     is_v6_ = name.ss_family == AF_INET6;
     // The forced size needs a privilege; without it net.core.rmem_max limits the window.
-    if (setsockopt(fd_, SOL_SOCKET, SO_RCVBUFFORCE, &wanted, sizeof wanted)) setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &wanted, sizeof wanted);
-    if (setsockopt(fd_, SOL_SOCKET, SO_SNDBUFFORCE, &wanted, sizeof wanted)) setsockopt(fd_, SOL_SOCKET, SO_SNDBUF, &wanted, sizeof wanted);
+    if (setsockopt(fd_, SOL_SOCKET, SO_RCVBUFFORCE, &buffer_bytes, sizeof buffer_bytes)) setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &buffer_bytes, sizeof buffer_bytes);
+    if (setsockopt(fd_, SOL_SOCKET, SO_SNDBUFFORCE, &buffer_bytes, sizeof buffer_bytes)) setsockopt(fd_, SOL_SOCKET, SO_SNDBUF, &buffer_bytes, sizeof buffer_bytes);
     int granted = 0;
     length = sizeof granted;
     getsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &granted, &length);
@@ -321,7 +321,7 @@ private:
     if (h.flags & kHasEcho) measure(std::uint32_t(stamp_of(now) - h.echo), now);
     if (h.repeats != their_repeats_) { // the last repetitions came too early: wait longer for packets that overtake others
       their_repeats_ = h.repeats;
-      patience_ = std::min(patience_ * 2, 16.);
+      probe_backoff_ = std::min(probe_backoff_ * 2, 16.);
     }
     limit_ = std::max(limit_, h.acknowledged + std::uint64_t(h.window) * 256);
     acknowledge(h, packet + kHeader, h.kind == kAck ? (bytes - kHeader) / 16 : 0, now);
@@ -425,7 +425,7 @@ private:
   }
 
   std::int64_t reorder_ns() const {
-    return std::int64_t(double(std::max<std::int64_t>(smooth_rtt_ns_ / 4, 100'000)) * patience_);
+    return std::int64_t(double(std::max<std::int64_t>(smooth_rtt_ns_ / 4, 100'000)) * probe_backoff_);
   }
 
   // A packet is lost if one that was sent later has arrived, and it had time to be overtaken.
@@ -481,9 +481,9 @@ private:
       const double t = double(now - epoch_ns_) * 1e-9 + double(smooth_rtt_ns_) * 1e-9 - wait_s_;
       const double target = std::min(kCubic * t * t * t * one + most_before_, 1.5 * double(window_));
       reno_ += (reno_ < most_before_ ? 3 * (1 - kBeta) / (1 + kBeta) : 1.) * one * double(bytes) / double(window_);
-      double wanted = double(window_);
-      if (target > wanted) wanted += (target - wanted) * double(bytes) / double(window_);
-      window_ = std::uint64_t(std::max(wanted, std::min(reno_, double(window_) + double(bytes))));
+      double next_window = double(window_);
+      if (target > next_window) next_window += (target - next_window) * double(bytes) / double(window_);
+      window_ = std::uint64_t(std::max(next_window, std::min(reno_, double(window_) + double(bytes))));
     }
     window_ = std::min<std::uint64_t>(window_, capacity_);
   }
@@ -706,7 +706,7 @@ private:
   std::size_t lost_ = 0, payload_ = kLeastPayload, most_payload_ = kMostPayload;
   bool has_gso_ = true, can_send_ = true;
   std::uint64_t window_ = 0, slow_start_until_ = ~0ull, repetitions_ = 0;
-  double most_before_ = 0, wait_s_ = 0, reno_ = 0, credit_ = 1 << 17, patience_ = 1;
+  double most_before_ = 0, wait_s_ = 0, reno_ = 0, credit_ = 1 << 17, probe_backoff_ = 1;
   std::int64_t epoch_ns_ = 0, credited_ns_ = 0, smooth_rtt_ns_ = 0, rtt_spread_ns_ = 0, last_rtt_ns_ = 0;
   std::int64_t least_rtt_ns_ = ~(1ull << 63), least_rtt_at_ns_ = 0, newest_arrived_ns_ = 0, recheck_ns_ = 0;
   std::int64_t order_ns_ = 0, progress_ns_ = 0, last_data_ns_ = 0, repeated_ns_ = 0;

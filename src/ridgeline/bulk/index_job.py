@@ -291,22 +291,22 @@ class _IndexJob:
         if state is not None and state.complete and same_plan:
             self.target.remove_unlisted(state.parts)
             return self._answer(state.job, state.parts, Totals(), {}, started)
-        kept = {}
+        reused = {}
         if state is not None and (state.complete or state.job["generation"] > 1):
-            kept = self._find_kept(read_manifest_parts(self.target.storage))
+            reused = self._find_reused(read_manifest_parts(self.target.storage))
         if state is not None and same_plan:
             job, done = state.job, state.parts
         else:
             generation = 1 if state is None else state.job["generation"] + state.complete
             job, done = begin_job(self.target, "index", self.settings, self.chunks, self.call, generation), {}
-        done = {**kept, **done}
+        done = {**reused, **done}
         totals = self._compute(done)
         self._publish(done, totals)
-        answer = self._answer(job, done, totals, kept, started)
+        answer = self._answer(job, done, totals, reused, started)
         finish_job(self.target, job, answer, totals)
         return answer
 
-    def _find_kept(self, old: Mapping[int, Part]) -> dict[int, Part]:
+    def _find_reused(self, old: Mapping[int, Part]) -> dict[int, Part]:
         """Return the shards of a finished target whose part of the source did not change."""
         by_key = {part.key: part for part in old.values()}
         return {
@@ -409,7 +409,7 @@ class _IndexJob:
         job: Mapping[str, Any],
         done: Mapping[int, Part],
         totals: Totals,
-        kept: Mapping[int, Part],
+        reused: Mapping[int, Part],
         started: float,
     ) -> dict[str, Any]:
         rows = sum(part.rows for part in done.values())

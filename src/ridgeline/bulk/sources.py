@@ -253,8 +253,8 @@ def open_table(
 def _select_fields(schema: Any, names: Iterable[str]) -> Any:
     import pyarrow as arrow
 
-    wanted = set(names)
-    return arrow.schema([field for field in schema if field.name in wanted])
+    selected = set(names)
+    return arrow.schema([field for field in schema if field.name in selected])
 
 
 def _choose_column(

@@ -223,14 +223,14 @@ def _run_ranks(
         "LOCAL_WORLD_SIZE": "1",
         "LOCAL_RANK": "0",
     }
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("RIDGELINE_FABRIC_")}
+    environment_before = {k: v for k, v in os.environ.items() if not k.startswith("RIDGELINE_FABRIC_")}
     code = "import sys; from ridgeline.fabric import host_study; host_study.run_rank(sys.argv[1])"
     task = json.dumps({"sizes": sizes, "timeout": timeout})
     deadline, ranks = time.monotonic() + timeout, []
     try:
         for rank, name in enumerate(names):
             command = ["ip", "netns", "exec", name, sys.executable, "-c", code, task]
-            environment = {**kept, **settings, "RANK": str(rank)}
+            environment = {**environment_before, **settings, "RANK": str(rank)}
             ranks.append(
                 subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
             )

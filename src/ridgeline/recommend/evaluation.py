@@ -399,10 +399,15 @@ def limit_items(split: Split) -> Split:
     place[rows] = np.arange(len(rows))
 
     def limit(h: Histories) -> Histories:
-        kept = place[h.items] >= 0
-        starts = np.r_[0, np.cumsum(kept)][h.starts]
+        is_shared = place[h.items] >= 0
+        starts = np.r_[0, np.cumsum(is_shared)][h.starts]
         return replace(
-            h, starts=starts, items=place[h.items[kept]], stars=h.stars[kept], times=h.times[kept], width=len(rows)
+            h,
+            starts=starts,
+            items=place[h.items[is_shared]],
+            stars=h.stars[is_shared],
+            times=h.times[is_shared],
+            width=len(rows),
         )
 
     train, history, test = (limit(h) for h in (split.train, split.history, split.test))
@@ -475,19 +480,19 @@ def measure_lists(
     likes    [items] number of users who like an item, of `users` in total
     vectors  [items, dim] of unit length; without dimensions there is no diversity
     """
-    there = first >= 0
-    count = np.maximum(there.sum(1), 1)
+    is_listed = first >= 0
+    count = np.maximum(is_listed.sum(1), 1)
     rows = np.maximum(first, 0)
     information = -np.log2(np.maximum(likes[rows], 1) / max(users, 1))
     lengths = np.maximum(history.lengths, 1)
-    own = np.bincount(history.users, likes[history.items], minlength=len(first)) / lengths
-    popularity = (likes[rows] * there).sum(1) / count
+    liked_popularity = np.bincount(history.users, likes[history.items], minlength=len(first)) / lengths
+    popularity = (likes[rows] * is_listed).sum(1) / count
     values = {
-        "novelty": (information * there).sum(1) / count,
-        "popularity_bias": popularity / np.maximum(own, 1e-9) - 1,
+        "novelty": (information * is_listed).sum(1) / count,
+        "popularity_bias": popularity / np.maximum(liked_popularity, 1e-9) - 1,
     }
     if vectors.shape[1]:
-        listed = vectors[rows].astype(np.float64) * there[:, :, None]
+        listed = vectors[rows].astype(np.float64) * is_listed[:, :, None]
         own_cosines = (listed**2).sum((1, 2))
         pairs = np.maximum(count * (count - 1), 1)
         values["diversity"] = 1 - ((listed.sum(1) ** 2).sum(1) - own_cosines) / pairs
@@ -498,24 +503,24 @@ def _summarize(
     name: str, values: dict[str, dict[str, NDArray[Any]]], covered: dict[str, float], settings: EvaluationSettings
 ) -> dict[str, Any]:
     summary: dict[str, Any] = {}
-    own = values[name]
+    means = values[name]
     for metric in dict.fromkeys((*settings.metrics, *BEYOND)):
         if metric == "coverage":
             summary[metric] = {"mean": covered[name], "ci": None}
-        elif metric in own:
-            summary[metric] = {"mean": float(own[metric].mean()), "ci": bootstrap_interval(own[metric])}
+        elif metric in means:
+            summary[metric] = {"mean": float(means[metric].mean()), "ci": bootstrap_interval(means[metric])}
     for other in values:
         if other != name and (other == "ease" or name == "hybrid"):
             summary[f"paired_vs_{other}"] = {
-                metric: _compare(own[metric], values[other][metric])
+                metric: _compare(means[metric], values[other][metric])
                 for metric in settings.metrics
                 if metric != "coverage"
             }
     return summary
 
 
-def _compare(ours: NDArray[Any], theirs: NDArray[Any]) -> dict[str, Any]:
-    difference = ours - theirs
+def _compare(ours: NDArray[Any], other: NDArray[Any]) -> dict[str, Any]:
+    difference = ours - other
     return {"mean": float(difference.mean()), "ci": bootstrap_interval(difference)}
 
 

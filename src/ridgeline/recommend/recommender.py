@@ -669,10 +669,10 @@ class Recommender:
     def _find_common_terms(self, row: int, others: Sequence[int]) -> list[str]:
         """Return the genres and themes that an item shares with others, those of most of them first."""
         catalogue = self.catalogue
-        own = dict.fromkeys((*catalogue.genres[row], *catalogue.themes[row]))
+        item_terms = dict.fromkeys((*catalogue.genres[row], *catalogue.themes[row]))
         shared = [{*catalogue.genres[other], *catalogue.themes[other]} for other in others]
-        counts = {term: sum(term in words for words in shared) for term in own}
-        return sorted((term for term in own if counts[term]), key=lambda term: -counts[term])[:MAX_TERMS]
+        counts = {term: sum(term in words for words in shared) for term in item_terms}
+        return sorted((term for term in item_terms if counts[term]), key=lambda term: -counts[term])[:MAX_TERMS]
 
     def _describe(
         self, row: int, score: float, reasons: list[int], basis: str, ranks: dict[str, int] | None = None

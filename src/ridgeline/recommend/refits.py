@@ -63,8 +63,8 @@ def refit(path: str | os.PathLike[str], *, device: str = "cpu", progress: Progre
 def collect(model: Recommender) -> tuple[Dataset, Floats, list[dict[str, Any]]]:
     """Return the data of a model with its changes, its text vectors, and the ratings of items that are not there."""
     c, seen = model.catalogue, model.seen
-    there = np.ones(len(c), bool) if c.removed is None else ~c.removed
-    rows = np.flatnonzero(there)
+    is_present = np.ones(len(c), bool) if c.removed is None else ~c.removed
+    rows = np.flatnonzero(is_present)
     place = np.full(len(c), -1, np.int64)
     place[rows] = np.arange(len(rows))
     changed = model._live.ratings if model._live is not None else {}
@@ -83,13 +83,13 @@ def collect(model: Recommender) -> tuple[Dataset, Floats, list[dict[str, Any]]]:
     for user, given in changed.items():
         for key, (stars, moment) in given.items():
             row = item_rows.get(key, -1)
-            if row < 0 or not there[row]:
+            if row < 0 or not is_present[row]:
                 set_aside(user, key, float(stars), int(moment))
             else:
                 entries.append((user, int(place[row]), float(stars), int(moment)))
-    for at in np.flatnonzero(fitted & ~there[seen.items]).tolist():
+    for at in np.flatnonzero(fitted & ~is_present[seen.items]).tolist():
         set_aside(int(owners[at]), keys[seen.items[at]], float(seen.stars[at]), int(seen.times[at]))
-    fitted &= there[seen.items]
+    fitted &= is_present[seen.items]
     new = np.array(entries, np.float64).reshape(-1, 4)
     ratings = Ratings(
         np.concatenate([owners[fitted], new[:, 0].astype(np.int64)]),

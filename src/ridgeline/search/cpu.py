@@ -148,8 +148,8 @@ class CpuEngine:
     def _split_queries(self, queries: Floats) -> list[tuple[Floats, Doubles]]:
         """Split queries into parts with their slack; into single queries if float32 cannot hold the scores."""
         slack = self.row_scorer.slack(queries)
-        few = len(queries) <= MAX_SINGLE_QUERIES and isinstance(self.row_scorer, InvertedLists)
-        step = 1 if few or not np.isfinite(slack).all() else ranking.MAX_QUERIES
+        is_small = len(queries) <= MAX_SINGLE_QUERIES and isinstance(self.row_scorer, InvertedLists)
+        step = 1 if is_small or not np.isfinite(slack).all() else ranking.MAX_QUERIES
         return [(queries[at : at + step], slack[at : at + step]) for at in range(0, len(queries), step)]
 
     def _min_scores(self, queries: Floats, radius: float) -> Doubles:

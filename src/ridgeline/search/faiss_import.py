@@ -73,19 +73,19 @@ def import_faiss(source: Any) -> ImportedIndex:
         if not os.path.isfile(path):
             raise InputError(f"there is no file '{path}'; give the file that faiss.write_index wrote.")
         try:
-            found = faiss.read_index(str(path))
+            outer = faiss.read_index(str(path))
         except RuntimeError as error:
             reason = str(error).splitlines()[0][:200]
             raise InputError(f"'{path}' cannot be read as a FAISS index: {reason}.") from None
     elif isinstance(source, faiss.Index):
-        found = source
+        outer = source
     else:
         raise InputError(f"from_faiss takes a path or an index of FAISS, not {type(source).__name__}.")
-    return _import_index(faiss, found)
+    return _import_index(faiss, outer)
 
 
-def _import_index(faiss: Any, found: Any) -> ImportedIndex:
-    index, outer_ids, unit = faiss.downcast_index(found), None, False
+def _import_index(faiss: Any, outer: Any) -> ImportedIndex:
+    index, outer_ids, unit = faiss.downcast_index(outer), None, False
     if isinstance(index, faiss.IndexPreTransform) and _only_normalizes(faiss, index):
         index, unit = faiss.downcast_index(index.index), True
     if isinstance(index, faiss.IndexIDMap):

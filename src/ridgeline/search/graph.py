@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ridgeline.native import Graph
 
 BUILD_EFFORT = 100  # rows that a walk keeps while it builds (efConstruction)
-SCANNED_PER_KEPT = 6  # an exact search of this many rows takes as long as a walk that keeps one row more
+SCANNED_PER_RESULT = 6  # an exact search of this many rows takes as long as a walk that keeps one row more
 LONGEST = 1e15  # the codes of longer rows would not be finite
 
 
@@ -69,12 +69,12 @@ class GraphEngine:
 
     def search(self, queries: Floats, options: SearchOptions) -> tuple[Doubles, Integers]:
         usable = self.count if options.allowed is None else int(np.count_nonzero(options.allowed))
-        kept = max(options.k, options.nprobe)
-        effort = kept if options.allowed is None else -(-kept * self.count // max(1, usable))
+        count_to_keep = max(options.k, options.nprobe)
+        effort = count_to_keep if options.allowed is None else -(-count_to_keep * self.count // max(1, usable))
         if not self._can_walk(usable, effort):
             return self.flat.search(queries, options)
         scores, rows = np.empty((len(queries), options.k)), np.empty((len(queries), options.k), np.int64)
-        least = 0 if options.allowed is None else max(options.k, kept // 2)
+        least = 0 if options.allowed is None else max(options.k, count_to_keep // 2)
         missing = self._walk(queries, options, effort, scores, rows, least=least)
         if missing < 0:
             return self.flat.search(queries, options)
@@ -85,8 +85,8 @@ class GraphEngine:
 
     def get_fast_path(self, queries: Floats, options: SearchOptions) -> WalkSearch | None:
         """Return a faster search for the next queries of this shape, or None."""
-        kept = max(options.k, options.nprobe)
-        if options.allowed is not None or not len(queries) or not self._can_walk(self.count, kept):
+        count_to_keep = max(options.k, options.nprobe)
+        if options.allowed is not None or not len(queries) or not self._can_walk(self.count, count_to_keep):
             return None
         return WalkSearch(self, options)
 
@@ -105,7 +105,7 @@ class GraphEngine:
         return {**self.flat.arrays(), **graph.arrays()}
 
     def _can_walk(self, usable: int, effort: int) -> bool:
-        return usable > SCANNED_PER_KEPT * effort and self.flat.row_scorer.longest < LONGEST
+        return usable > SCANNED_PER_RESULT * effort and self.flat.row_scorer.longest < LONGEST
 
     def _walk(
         self,

@@ -66,14 +66,14 @@ class HybridIndex:
 
     def remove(self, ids: Any) -> int:
         """Remove rows from both indexes and return their number. An id that neither has is an InputError."""
-        wanted = np.unique(as_ids(ids))
-        dense, sparse = np.isin(wanted, self.dense.ids), np.isin(wanted, self.sparse.ids)
-        missing = wanted[~(dense | sparse)]
+        removed_ids = np.unique(as_ids(ids))
+        dense, sparse = np.isin(removed_ids, self.dense.ids), np.isin(removed_ids, self.sparse.ids)
+        missing = removed_ids[~(dense | sparse)]
         if len(missing):
             raise InputError(f"id {missing[0]} is not in the index; remove only ids that were added.")
-        self.dense.remove(wanted[dense])
-        self.sparse.remove(wanted[sparse])
-        return len(wanted)
+        self.dense.remove(removed_ids[dense])
+        self.sparse.remove(removed_ids[sparse])
+        return len(removed_ids)
 
     def search(
         self,
@@ -113,11 +113,11 @@ class HybridIndex:
         if fuse == "rank":
             count = max(RANKED * int(k), MIN_RANKED) if ranked is None else max(int(ranked), int(k))
             count = max(1, min(count, max(len(self.dense), len(self.sparse))))
-            near = self.dense.search(queries, count, where=allowed, **settings)[1]
+            nearest = self.dense.search(queries, count, where=allowed, **settings)[1]
             for number, (values, matches) in enumerate(sparse_scores):
                 best = find_best(values, select_rows(mask, matches), count, snapshot.rows)
                 _fuse_ranks(
-                    [near[number][near[number] >= 0], snapshot.rows.ids.rows[best]], scores[number], ids[number]
+                    [nearest[number][nearest[number] >= 0], snapshot.rows.ids.rows[best]], scores[number], ids[number]
                 )
         else:
             weights, differ = _check_weights(fuse), self._ids_differ
@@ -145,32 +145,32 @@ class HybridIndex:
         total = max(len(self.dense), len(self.sparse))
         count = max(4 * k, MIN_RANKED)
         while True:
-            near_scores, near = (part[0] for part in self.dense.search(query, count, where=allowed, **settings))
-            near, near_scores = near[near >= 0], near_scores[near >= 0].astype(np.float64)
+            near_scores, nearest = (part[0] for part in self.dense.search(query, count, where=allowed, **settings))
+            nearest, near_scores = nearest[nearest >= 0], near_scores[nearest >= 0].astype(np.float64)
             signed = -near_scores if self.dense.metric == "l2" else near_scores
             best = find_best(values, None if mask is None else mask != 0, count, snapshot.rows)
-            candidates = np.union1d(near, snapshot.rows.ids.rows[best])
-            fused = w_dense * self._score_dense(query, candidates, near, signed)
+            candidates = np.union1d(nearest, snapshot.rows.ids.rows[best])
+            fused = w_dense * self._score_dense(query, candidates, nearest, signed)
             rows = snapshot.rows.find(candidates)
             fused += w_sparse * np.where(rows >= 0, values[np.maximum(rows, 0)] if len(values) else 0.0, 0.0)
             order = np.lexsort((candidates, -fused))[:k]
-            if count >= total or (len(near) < count and len(best) < count):
+            if count >= total or (len(nearest) < count and len(best) < count):
                 return fused[order], candidates[order]
             # A row that neither side has ranked so far scores at most this; one that only one side has counts 0 there.
             least = 0.0 if differ else -np.inf
-            dense_bound = max(float(signed[-1]) if len(near) >= count else -np.inf, least)
+            dense_bound = max(float(signed[-1]) if len(nearest) >= count else -np.inf, least)
             sparse_bound = max(float(values[best[-1]]) if len(best) >= count else 0.0, least)
             bound = (w_dense * dense_bound if w_dense else 0.0) + (w_sparse * sparse_bound if w_sparse else 0.0)
             if len(order) >= k and fused[order[-1]] > bound:
                 return fused[order], candidates[order]
             count *= 4
 
-    def _score_dense(self, query: Floats, candidates: Integers, near: Integers, signed: Doubles) -> Doubles:
+    def _score_dense(self, query: Floats, candidates: Integers, nearest: Integers, signed: Doubles) -> Doubles:
         """The dense scores of some ids: those of the search, and the others from the stored values; 0 if missing."""
         out = np.zeros(len(candidates))
-        known = np.isin(candidates, near)
-        order = np.argsort(near)
-        out[known] = signed[order][np.searchsorted(near[order], candidates[known])]
+        known = np.isin(candidates, nearest)
+        order = np.argsort(nearest)
+        out[known] = signed[order][np.searchsorted(nearest[order], candidates[known])]
         rest = np.flatnonzero(~known)
         rest = rest[self.dense._snapshot.rows.find(candidates[rest]) >= 0]
         if len(rest):

@@ -187,15 +187,15 @@ class Index:
         """
         from ridgeline.search.faiss_import import import_faiss
 
-        found = import_faiss(source)
-        config = found.config
+        imported = import_faiss(source)
+        config = imported.config
         index = cls(str(config.spec), metric=config.metric, device=device, dtype=config.dtype, model=model)
         if config.spec.links:
-            index.add(found.arrays["codes"], ids=found.ids)
+            index.add(imported.arrays["codes"], ids=imported.ids)
             return index
-        rows = make_empty_rows().append(len(found.ids), found.ids, None)
-        index._snapshot = Snapshot(rows, index._backend.restore_engine(config, found.arrays))
-        index._nprobe, index._depth = found.nprobe, found.depth
+        rows = make_empty_rows().append(len(imported.ids), imported.ids, None)
+        index._snapshot = Snapshot(rows, index._backend.restore_engine(config, imported.arrays))
+        index._nprobe, index._depth = imported.nprobe, imported.depth
         return index
 
     @classmethod

@@ -210,18 +210,18 @@ class MultiIndex:
         if snapshot.engine is not None and snapshot.rows.live and len(given):
             ids = None if snapshot.rows.rising else snapshot.rows.id_array
             if snapshot.sketch is not None:
-                wanted = (
+                candidate_count = (
                     max(CANDIDATES * count, MIN_CANDIDATES) if candidates is None else _check_candidates(candidates)
                 )
-                scores, numbers = _search_by_sketch(snapshot, given, count, max(count, wanted), allowed, ids)
+                scores, numbers = _search_by_sketch(snapshot, given, count, max(count, candidate_count), allowed, ids)
             else:
                 scores, numbers = snapshot.engine.search(given, count, allowed, ids)
-        found = np.where(numbers >= 0, snapshot.rows.ids.rows[np.maximum(numbers, 0)] if len(self) else -1, -1)
+        result_ids = np.where(numbers >= 0, snapshot.rows.ids.rows[np.maximum(numbers, 0)] if len(self) else -1, -1)
         with np.errstate(over="ignore"):
             values = scores.astype(np.float32)
         if one:
-            values, found = values[0], found[0]
-        return _convert_like(values, queries), _convert_like(found, queries)
+            values, result_ids = values[0], result_ids[0]
+        return _convert_like(values, queries), _convert_like(result_ids, queries)
 
     def measure_recall(self, queries: Any, k: int = 10) -> list[tuple[int, float, float, float]]:
         """Return (candidates, recall, low, high) for some numbers of candidates; low to high is the 95 % interval.
@@ -235,14 +235,14 @@ class MultiIndex:
         allowed = snapshot.rows.alive
         truth = snapshot.engine.search(given, k, allowed, None)[1]
         points = []
-        wanted = max(k, 10)
+        candidate_count = max(k, 10)
         while True:
-            found = _search_by_sketch(snapshot, given, k, wanted, allowed, None)[1]
-            shares = count_hits(found, truth)
-            points.append((wanted, *compute_interval(shares)))
-            if wanted >= snapshot.rows.live or points[-1][1] >= 1:
+            result_ids = _search_by_sketch(snapshot, given, k, candidate_count, allowed, None)[1]
+            shares = count_hits(result_ids, truth)
+            points.append((candidate_count, *compute_interval(shares)))
+            if candidate_count >= snapshot.rows.live or points[-1][1] >= 1:
                 return points
-            wanted = min(4 * wanted, snapshot.rows.live)
+            candidate_count = min(4 * candidate_count, snapshot.rows.live)
 
     def reconstruct(self, ids: Any) -> list[Floats]:
         """Return the stored vectors of these documents, a matrix [t, dim] each."""

@@ -94,13 +94,13 @@ class CpuDocuments:
         slack = compute_slack(queries.vectors.shape[1], norms * self.longest)
         if not np.isfinite(slack).all() or len(chosen) <= k:
             return [chosen] * len(queries)
-        few = len(chosen) * GATHER_FACTOR < self.count
-        scores = self._score_documents(queries, chosen if few else None)
-        if not few and allowed is not None:
+        is_small = len(chosen) * GATHER_FACTOR < self.count
+        scores = self._score_documents(queries, chosen if is_small else None)
+        if not is_small and allowed is not None:
             scores[:, allowed == 0] = -np.inf
         needed = np.partition(scores, scores.shape[1] - k, axis=1)[:, scores.shape[1] - k] - slack
-        near = [np.flatnonzero(row >= least) for row, least in zip(scores, needed, strict=True)]
-        return [chosen[n] for n in near] if few else near
+        candidates = [np.flatnonzero(row >= least) for row, least in zip(scores, needed, strict=True)]
+        return [chosen[n] for n in candidates] if is_small else candidates
 
     def _score_documents(self, queries: Ragged, numbers: Integers | None) -> Doubles:
         """[q, documents] in float32 products, block by block of whole documents."""

@@ -109,16 +109,16 @@ class CudaDocuments:
         slack = self._bound_error(queries)
         count = self.count if not np.isfinite(slack).all() else min(self.count, 2 * k + MORE_CANDIDATES)
         while True:
-            near, documents = scores.topk(count, dim=1)
-            exact = self._score_pairs(parts, part_offsets, torch.where(near > float("-inf"), documents, -1))
-            found, first, rows = (t.cpu().numpy() for t in (exact, near, documents))
-            if count == self.count or self._holds_best(found, first, k, slack):
+            first_scores, documents = scores.topk(count, dim=1)
+            exact = self._score_pairs(parts, part_offsets, torch.where(first_scores > float("-inf"), documents, -1))
+            exact_scores, first, rows = (t.cpu().numpy() for t in (exact, first_scores, documents))
+            if count == self.count or self._holds_best(exact_scores, first, k, slack):
                 valid = first > -np.inf
                 if not np.isfinite(slack).all() and mask is None:
                     valid[:] = True
                 return [
                     (row[good].astype(np.float64), numbers[good])
-                    for row, numbers, good in zip(found, rows, valid, strict=True)
+                    for row, numbers, good in zip(exact_scores, rows, valid, strict=True)
                 ]
             count = min(self.count, 8 * count)
 

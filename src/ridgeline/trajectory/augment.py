@@ -124,9 +124,9 @@ class Augment:
                 return pixels
             return functional.interpolate(pixels, size, mode="bilinear", antialias=True, align_corners=False)
         scale = self._draw(pixels.device, items, low, high)
-        room = 1 - scale
-        across = self._draw(pixels.device, items, -1, 1) * room
-        down = self._draw(pixels.device, items, -1, 1) * room
+        margin = 1 - scale
+        across = self._draw(pixels.device, items, -1, 1) * margin
+        down = self._draw(pixels.device, items, -1, 1) * margin
         zero = torch.zeros_like(scale)
         affine = torch.stack(
             [torch.stack([scale, zero, across], 1), torch.stack([zero, scale, down], 1)], 1
@@ -184,8 +184,8 @@ class Augment:
             )
         if dropout:
             columns = (values.shape[0], *[1] * (values.ndim - 2), values.shape[-1])
-            kept = torch.rand(columns, device=values.device, generator=generator) >= dropout
-            values = torch.where(kept, values, torch.zeros((), device=values.device, dtype=values.dtype))
+            mask = torch.rand(columns, device=values.device, generator=generator) >= dropout
+            values = torch.where(mask, values, torch.zeros((), device=values.device, dtype=values.dtype))
         return values
 
 

@@ -170,8 +170,8 @@ def map_recording(
             start = aligned.times[0].item() if len(aligned.times) else 0.0
             aligned = replace(aligned, info=replace(aligned.info, tasks=((start, settings.task),)))
         features = {r.feature: r.camera.name for r in mapped.requests}
-        said = {} if options.calibration is None else options.calibration.describe(features)
-        episodes.append(Mapped(aligned, mapped.requests, said))
+        description = {} if options.calibration is None else options.calibration.describe(features)
+        episodes.append(Mapped(aligned, mapped.requests, description))
     return episodes
 
 
@@ -530,8 +530,8 @@ def _media_folder(store: Path, number: int) -> Path:
 def _load_episodes(folder: Path) -> list[EpisodeMedia]:
     if not (folder / MEDIA).exists():
         return []
-    said = json.loads((folder / CALIBRATION).read_text())
-    return [EpisodeMedia(folder, w.media, c) for w, c in zip(load_media(folder / MEDIA), said, strict=True)]
+    calibrations = json.loads((folder / CALIBRATION).read_text())
+    return [EpisodeMedia(folder, w.media, c) for w, c in zip(load_media(folder / MEDIA), calibrations, strict=True)]
 
 
 def _sum_lost(folder: Path) -> dict[str, int]:

@@ -79,13 +79,13 @@ def slice_streams(streams: Sequence[Stream], bounds: Bounds, episode: str) -> li
     for stream in streams:
         times = _to_clock(stream.times, integer)
         rows = np.flatnonzero((times >= bounds[0]) & (times < bounds[1]))
-        own = times[rows]
+        own_times = times[rows]
         if stream.resolved_kind == "previous":
             before = np.flatnonzero(times < bounds[0])
-            if before.size and not (own.size and own[0] == bounds[0]):
+            if before.size and not (own_times.size and own_times[0] == bounds[0]):
                 rows = np.concatenate([before[-1:], rows])
-                own = np.concatenate([np.asarray([bounds[0]], times.dtype), own])
-        out.append(replace(stream, times=own, values=stream.values[rows], unit=None, episode=episode))
+                own_times = np.concatenate([np.asarray([bounds[0]], times.dtype), own_times])
+        out.append(replace(stream, times=own_times, values=stream.values[rows], unit=None, episode=episode))
     return out
 
 

@@ -113,9 +113,9 @@ def align_with_cameras(
             times = times / 1e9
         track = build_track(camera.name, times, shift, integer_clock, bool(options.get("sort")))
         picks = pick_pictures(camera, track, aligned.times, kind=kind, tolerance=options.get("tolerance"))
-        own = inside[camera.name]
-        faulty = sum(bool(own[number]) for number in camera.faults)
-        requests.append(Request(name, camera, picks, episode, int(np.count_nonzero(own)), faulty))
+        visible = inside[camera.name]
+        faulty = sum(bool(visible[number]) for number in camera.faults)
+        requests.append(Request(name, camera, picks, episode, int(np.count_nonzero(visible)), faulty))
         notes += _note_ends(name, picks.valid, options["hz"])
     return Mapped(replace(aligned, warnings=tuple(notes)), tuple(requests))
 

@@ -179,16 +179,16 @@ class FrameDataset:
 
     def _add_frames(self, rows: Sequence[int], items: Sequence[dict[str, Any]]) -> None:
         """Decode the frames of all items, one video file after the other, and add them to the items."""
-        wanted: dict[Path, list[tuple[int, str, list[int], Array | None]]] = {}
+        by_file: dict[Path, list[tuple[int, str, list[int], Array | None]]] = {}
         for place, index in enumerate(rows):
             episode = self._episodes[int(self._episode_of[index])]
             for name in self.video_keys:
-                found, pad = self._find_rows(name, index, episode)
+                row_numbers, pad = self._find_rows(name, index, episode)
                 path, first = episode.videos[name]
-                in_file = (np.array([index]) if found is None else found) - episode.start + first
-                wanted.setdefault(path, []).append((place, name, in_file.tolist(), pad))
+                in_file = (np.array([index]) if row_numbers is None else row_numbers) - episode.start + first
+                by_file.setdefault(path, []).append((place, name, in_file.tolist(), pad))
         self._local.forget_parent()
-        jobs = [(self._get_reader(path, len(wanted)), requests) for path, requests in wanted.items()]
+        jobs = [(self._get_reader(path, len(by_file)), requests) for path, requests in by_file.items()]
 
         def decode(job: tuple[VideoReader | TorchCodecReader, list[tuple[int, str, list[int], Array | None]]]) -> Any:
             return job[0].read([n for _, _, numbers, _ in job[1] for n in numbers], self.images)

@@ -479,11 +479,11 @@ class _Worker:
         self._writer.close()
 
 
-def _find_range(camera: Camera, wanted: Collection[int]) -> tuple[int, int]:
+def _find_range(camera: Camera, numbers: Collection[int]) -> tuple[int, int]:
     """Return the first and the last picture that an episode needs; a video is decoded from a key frame on."""
-    if not wanted:
+    if not numbers:
         return 0, 0
-    first, last = min(wanted), max(wanted)
+    first, last = min(numbers), max(numbers)
     if camera.is_video:
         keys = np.flatnonzero(camera.keys[: first + 1])
         first = int(keys[-1]) if keys.size else 0

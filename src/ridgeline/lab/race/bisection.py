@@ -147,10 +147,10 @@ def find_slow_commit(
             def report(step: BisectStep, left: int) -> None:
                 on_message(f"{step.commit}: {step.ratio.value:.3f} times the time of {fast.name}; {left} commits left")
 
-            found, steps = search.narrow(case, fast, ratio.value, export, report)
+            culprit, steps = search.narrow(case, fast, ratio.value, export, report)
     steps = [replace(step, commit=commits[step.number]) for step in steps]
-    subject = run_git(root, "log", "-1", "--format=%s", commits[found], failing="git shows no commit")
-    return BisectResult(commits[found], subject, case, ratio, tuple(steps), len(commits) - 1)
+    subject = run_git(root, "log", "-1", "--format=%s", commits[culprit], failing="git shows no commit")
+    return BisectResult(commits[culprit], subject, case, ratio, tuple(steps), len(commits) - 1)
 
 
 class Search:

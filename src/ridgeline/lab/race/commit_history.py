@@ -174,11 +174,11 @@ def measure_history(
                             plan,
                             machine,
                             share,
-                            lambda found: not count_missing_executions(found, margin),
+                            lambda result: not count_missing_executions(result, margin),
                         )
                         line.append(_describe(root, commits[number], ratios))
-                        found = line[-1].ratio
-                        on_message(f"{spec.name}: {found.value:.3f} times the time of {base.name}, {case.label}")
+                        ratio = line[-1].ratio
+                        on_message(f"{spec.name}: {ratio.value:.3f} times the time of {base.name}, {case.label}")
         pairs = [
             (k, i, step)
             for k, line in enumerate(measured)
@@ -205,7 +205,8 @@ def measure_history(
             word = "slower" if ratio.value > 1 else "faster"
             on_message(f"{point.commit[:12]} is {abs(ratio.value - 1):.1%} {word}: {point.subject}")
     histories = tuple(
-        CaseHistory(case, tuple(line), tuple(found)) for case, line, found in zip(cases, measured, steps, strict=True)
+        CaseHistory(case, tuple(line), tuple(step_list))
+        for case, line, step_list in zip(cases, measured, steps, strict=True)
     )
     return CommitHistory(root.name, len(commits), histories)
 

@@ -68,9 +68,9 @@ class PytestSuite:
         code, output = _run_pytest([test], [_make_fixture(_call_once)])
         if code:
             raise InputError(f"the test {case['test']} does not pass{_explain(code, output)}.")
-        held = _HeldTest()
-        held.start(test)
-        return Steps(held.function, lambda: None, close=held.release)
+        paused_test = _HeldTest()
+        paused_test.start(test)
+        return Steps(paused_test.function, lambda: None, close=paused_test.release)
 
     def check(self, case: Case, result: Any) -> Check:
         """Say who has checked: the test itself."""

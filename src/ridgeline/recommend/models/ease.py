@@ -66,12 +66,12 @@ class Ease:
 
     def get_weights(self, liked: Ints, items: Ints) -> Floats:
         """Return the weights of liked items for other items: float32 [items, liked], 0 for items it does not know."""
-        found = np.zeros((len(items), len(liked)), np.float32)
+        block = np.zeros((len(items), len(liked)), np.float32)
         place = np.full(max(self.width, int(max(liked.max(initial=-1), items.max(initial=-1))) + 1), -1, np.int64)
         place[self.item_rows] = np.arange(len(self.item_rows))
         rows, columns = np.flatnonzero(place[liked] >= 0), np.flatnonzero(place[items] >= 0)
-        found[np.ix_(columns, rows)] = self.weights[np.ix_(place[liked[rows]], place[items[columns]])].T
-        return found
+        block[np.ix_(columns, rows)] = self.weights[np.ix_(place[liked[rows]], place[items[columns]])].T
+        return block
 
     def similar(self, item: int) -> Floats:
         scores = np.zeros(self.width, np.float32)

@@ -29,13 +29,13 @@ class ItemKnn:
         if not self.neighbours:
             self.similarities = csr_matrix((train.width, train.width), dtype=np.float32)
             return self
-        near = find_neighbours(train, self.neighbours)
+        nearest = find_neighbours(train, self.neighbours)
         scale = (1 / np.sqrt(np.maximum(np.bincount(train.items, minlength=train.width), 1))).astype(np.float32)
-        kept = near.items >= 0
-        counts = kept.sum(1)
-        values = near.likes[kept] * scale[near.items[kept]] * np.repeat(scale, counts)
+        is_filled = nearest.items >= 0
+        counts = is_filled.sum(1)
+        values = nearest.likes[is_filled] * scale[nearest.items[is_filled]] * np.repeat(scale, counts)
         starts = np.r_[0, np.cumsum(counts)]
-        self.similarities = csr_matrix((values, near.items[kept], starts), shape=(train.width, train.width))
+        self.similarities = csr_matrix((values, nearest.items[is_filled], starts), shape=(train.width, train.width))
         return self
 
     def scores(self, users: Histories) -> Floats:

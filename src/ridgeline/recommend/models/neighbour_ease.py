@@ -47,26 +47,26 @@ class NeighbourEase:
         from ridgeline.native import solve_neighbours
 
         self.counts = counts or count_likes(train, self.neighbours, self.device)
-        near, width = self.counts.near, train.width
-        weights = np.empty(near.items.shape, np.float32)
+        nearest, width = self.counts.nearest, train.width
+        weights = np.empty(nearest.items.shape, np.float32)
         for first in range(0, width, BLOCK):
             part = slice(first, first + BLOCK)
             solve_neighbours(
-                near.frequent,
-                near.frequent_likes,
-                self.counts.own,
+                nearest.frequent,
+                nearest.frequent_likes,
+                self.counts.user_counts,
                 self.counts.head_at,
                 self.counts.head,
-                near.items[part],
-                near.likes[part],
+                nearest.items[part],
+                nearest.likes[part],
                 self.penalty,
                 weights[part],
                 _count_threads(),
             )
-        kept = near.items >= 0
-        starts = np.r_[0, np.cumsum(kept.sum(1))]
-        self.weights = csc_matrix((weights[kept], near.items[kept], starts), shape=(width, width)).tocsr()
-        self.item_rows: Ints = np.flatnonzero(self.counts.own)
+        is_filled = nearest.items >= 0
+        starts = np.r_[0, np.cumsum(is_filled.sum(1))]
+        self.weights = csc_matrix((weights[is_filled], nearest.items[is_filled], starts), shape=(width, width)).tocsr()
+        self.item_rows: Ints = np.flatnonzero(self.counts.user_counts)
         self.width = width
         return self
 
@@ -105,12 +105,12 @@ class NeighbourEase:
     def get_weights(self, liked: Ints, items: Ints) -> Floats:
         """Return the weights of liked items for other items: float32 [items, liked], 0 for items it does not know."""
         fitted = self.weights.shape[0]
-        found = np.zeros((len(items), len(liked)), np.float32)
+        block = np.zeros((len(items), len(liked)), np.float32)
         rows, columns = np.flatnonzero(liked < fitted), np.flatnonzero(items < fitted)
         if len(rows) and len(columns):
             part = self.weights[liked[rows]][:, items[columns]].toarray()
-            found[np.ix_(columns, rows)] = part.T
-        return found
+            block[np.ix_(columns, rows)] = part.T
+        return block
 
 
 class Neighbours:
@@ -125,22 +125,22 @@ class Neighbours:
 @dataclass(frozen=True)
 class CoLikeCounts:
     """Users who like two items: `head` [heads, heads] for the most liked items, `head_at` [items] their places there
-    (−1: none), and `near`; `own` [items] users of each item."""
+    (−1: none), and `nearest`; `user_counts` [items] users of each item."""
 
-    near: Neighbours
-    own: Floats
+    nearest: Neighbours
+    user_counts: Floats
     head_at: NDArray[np.int32]
     head: Floats
 
 
 def count_likes(train: Histories, neighbours: int, device: str) -> CoLikeCounts:
-    near = find_neighbours(train, neighbours, COUNTED)
-    own = np.bincount(train.items, minlength=train.width).astype(np.float32)
-    heads = np.argsort(-own, kind="stable")[: min(HEADS, int((own > 0).sum()))]
+    nearest = find_neighbours(train, neighbours, COUNTED)
+    user_counts = np.bincount(train.items, minlength=train.width).astype(np.float32)
+    heads = np.argsort(-user_counts, kind="stable")[: min(HEADS, int((user_counts > 0).sum()))]
     head_at = np.full(train.width, -1, np.int32)
     head_at[heads] = np.arange(len(heads))
     head = count_co_likes(train.matrix()[:, heads].tocsr(), device)
-    return CoLikeCounts(near, own, head_at, head)
+    return CoLikeCounts(nearest, user_counts, head_at, head)
 
 
 def find_neighbours(train: Histories, count: int, counted: int = 0) -> Neighbours:
@@ -152,7 +152,7 @@ def find_neighbours(train: Histories, count: int, counted: int = 0) -> Neighbour
 
     if train.width > np.iinfo(np.int32).max or len(train) > np.iinfo(np.int32).max:
         raise InputError(f"{train.width:,} items and {len(train):,} users are too many; 2³¹ − 1 of each fit.")
-    near = Neighbours(train.width, min(count, max(1, train.width - 1)), min(counted, train.width))
+    nearest = Neighbours(train.width, min(count, max(1, train.width - 1)), min(counted, train.width))
     starts, items = np.ascontiguousarray(train.starts, np.int64), train.items.astype(np.int32)
     item_starts = np.r_[0, np.cumsum(np.bincount(items, minlength=train.width))].astype(np.int64)
     item_users = train.users.astype(np.int32)[np.argsort(items, kind="stable")]
@@ -165,13 +165,13 @@ def find_neighbours(train: Histories, count: int, counted: int = 0) -> Neighbour
             item_starts,
             item_users,
             first,
-            near.items[part],
-            near.likes[part],
-            near.frequent[part],
-            near.frequent_likes[part],
+            nearest.items[part],
+            nearest.likes[part],
+            nearest.frequent[part],
+            nearest.frequent_likes[part],
             threads,
         )
-    return near
+    return nearest
 
 
 def add_rows(likes: Any, weights: Any, scores: Floats) -> None:

@@ -157,8 +157,8 @@ def _convert_stamps(texts: Sequence[str], where: Path, options: ReadOptions) -> 
 
 
 def _read_date(match: re.Match[str]) -> int:
-    whole = datetime.fromisoformat(f"{match[1]}T{match[2]}").replace(tzinfo=UTC)
-    return int(whole.timestamp()) * 10**9 + int((match[3] or "0").ljust(9, "0"))
+    moment = datetime.fromisoformat(f"{match[1]}T{match[2]}").replace(tzinfo=UTC)
+    return int(moment.timestamp()) * 10**9 + int((match[3] or "0").ljust(9, "0"))
 
 
 def _read_tables(path: Path, indexes: Collection[Path], options: ReadOptions) -> list[Stream]:
@@ -172,11 +172,11 @@ def _read_tables(path: Path, indexes: Collection[Path], options: ReadOptions) ->
         parts = table.relative_to(path).with_suffix("").parts
         prefix = "/".join(parts[:-1] if len(parts) > 1 and parts[-1] == "data" else parts)
         try:
-            found = readers.read(table, None, replace(options, add_camera=None))
+            streams_of_table = readers.read(table, None, replace(options, add_camera=None))
         except RidgelineError as error:
             report_left_out(options, prefix, {"": describe_error(error)})
             continue
-        for stream in found:
+        for stream in streams_of_table:
             columns = tuple(f"{prefix}/{c}" for c in stream.columns)
             streams.append(replace(stream, name=f"{prefix}/{stream.name}", columns=columns))
     return streams

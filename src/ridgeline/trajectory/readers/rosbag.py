@@ -56,13 +56,15 @@ def read(path: Path, topics: Sequence[str] | None = None, options: ReadOptions |
     # Bags from before Iron have no message definitions; the standard messages did not change since.
     with AnyReader([path], default_typestore=get_typestore(Stores.ROS2_HUMBLE)) as bag:
         chosen_topics = choose_topics(dict.fromkeys(c.topic for c in bag.connections), topics, path)
-        said = [c for c in bag.connections if calibration is not None and calibration.wants(c.topic, c.msgtype)]
-        extra = {c.topic for c in said} - chosen_topics
+        calibration_topics = [
+            c for c in bag.connections if calibration is not None and calibration.wants(c.topic, c.msgtype)
+        ]
+        extra = {c.topic for c in calibration_topics} - chosen_topics
         wanted = chosen_topics | extra
         for connection, logged, raw in bag.messages([c for c in bag.connections if c.topic in wanted]):
             if connection.msgtype in undefined_types:
                 continue
-            if calibration is not None and connection in said:
+            if calibration is not None and connection in calibration_topics:
                 if calibration.needs(connection.topic, connection.msgtype):
                     with contextlib.suppress(Exception):  # damaged, as below
                         message = bag.deserialize(raw, connection.msgtype)

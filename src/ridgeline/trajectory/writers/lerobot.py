@@ -263,10 +263,10 @@ def _write_calibration(root: Path, media: Sequence[EpisodeMedia], first: int) ->
     for number, episode in enumerate(media, first):
         if not episode.calibration:
             continue
-        said = json.loads(json.dumps(episode.calibration))
-        same = next((e for e in entries if {k: v for k, v in e.items() if k != "episodes"} == said), None)
+        description = json.loads(json.dumps(episode.calibration))
+        same = next((e for e in entries if {k: v for k, v in e.items() if k != "episodes"} == description), None)
         if same is None:
-            entries.append({"episodes": [number], **said})
+            entries.append({"episodes": [number], **description})
         else:
             same["episodes"].append(number)
     if entries:

@@ -51,10 +51,10 @@ def write(
         schemas = {kind: writer.register_msgdef(name, text) for kind, (name, text) in SCHEMAS.items()}
         for number, episode in enumerate(episodes):
             prefix = f"/episode_{number}" if len(episodes) > 1 else ""
-            own = EpisodeMedia(path) if media is None else media[number]
-            masks = {f"{m.feature}.valid" for m in own.media}  # what is not valid has no message
+            episode_media = EpisodeMedia(path) if media is None else media[number]
+            masks = {f"{m.feature}.valid" for m in episode_media.media}  # what is not valid has no message
             sources = [_iterate_rows(prefix, episode, masks)]
-            sources += [_iterate_images(prefix, episode, own.folder, m) for m in own.media]
+            sources += [_iterate_images(prefix, episode, episode_media.folder, m) for m in episode_media.media]
             for stamp, topic, kind, fields in heapq.merge(*sources, key=lambda message: message[0]):
                 seconds, nanoseconds = divmod(stamp, 10**9)
                 header = {"stamp": {"sec": seconds, "nanosec": nanoseconds}, "frame_id": topic.strip("/")}
@@ -77,8 +77,8 @@ def read_meta(path: Path) -> dict[str, Any] | None:
 
 def _list_stamps(episode: Aligned) -> list[int]:
     times = episode.times
-    whole = times if times.dtype == np.int64 else np.rint(times * 1e9).astype(np.int64)
-    return [int(t) for t in whole]
+    nanoseconds = times if times.dtype == np.int64 else np.rint(times * 1e9).astype(np.int64)
+    return [int(t) for t in nanoseconds]
 
 
 def _iterate_rows(
