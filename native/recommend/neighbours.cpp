@@ -77,7 +77,7 @@ void find_neighbours(const Likes &likes, std::int64_t first, std::int64_t last, 
     const std::int64_t item = first + row;
     const auto length = [&](std::int64_t i) { return double(likes.item_starts[i + 1] - likes.item_starts[i]); };
     for (std::int64_t at = likes.item_starts[item]; at < likes.item_starts[item + 1]; ++at) {
-      const std::int64_t user = likes.user_counts[at];
+      const std::int64_t user = likes.item_users[at];
       for (std::int64_t e = likes.user_starts[user]; e < likes.user_starts[user + 1]; ++e) {
         const std::int32_t other = likes.user_items[e];
         if (scratch.counts[std::size_t(other)]++ == 0) scratch.touched.push_back(other);
