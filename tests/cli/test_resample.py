@@ -256,7 +256,7 @@ def test_csv_is_a_file_and_other_suffixes_are_refused(run_cli, log: Path, tmp_pa
     assert (code, len(list((tmp_path / "many").glob("*.csv")))) == (0, 2)
     for name in ("x.h5", "x.xlsx", "x.txt"):
         code, _, err = run_cli("resample", log, "--hz", 50, "-o", tmp_path / name)
-        assert (code, "resample writes .parquet, .csv, .npz or a folder" in err) == (2, True)
+        assert (code, "resample writes .parquet, .csv, .npz, .mcap or a folder" in err) == (2, True)
         assert not (tmp_path / name).exists()
 
 

@@ -78,7 +78,7 @@ COMMANDS = {
     "fabric": (
         "fabric:fabric",
         "Systems",
-        "Collectives: show, prove, predict, tune; doctor checks this host; watch shows ranks at work.",
+        "Collectives: show, prove, predict, tune; doctor checks this host, hosts tries several, watch shows ranks.",
     ),
     "model": ("model:model", "Manage", "Models for embedding: fetch one, list those on this machine."),
     "jobs": ("jobs:jobs", "Manage", "Bulk jobs of this user: list, show, resume and clean."),

@@ -1,7 +1,7 @@
 """Specs of indexes, in the syntax of FAISS.
 
 >>> parse_spec("IVF1024,PQ48,Refine(Flat)")
-Spec(codec='PQ', lists=1024, parts=48, refine='Flat')
+Spec(codec='PQ', lists=1024, parts=48, refine='Flat', links=None)
 >>> str(parse_spec("ivf64,sq8"))
 'IVF64,SQ8'
 """

@@ -50,7 +50,8 @@ def missing() -> dict[str, str]:
 
 
 def work(case: Case) -> Work:
-    return Work(_count_calls(case), "lists", 2.0 * _count_calls(case) * case["likes"] * case["items"], {"memory": 0})
+    weights = _count_calls(case) * case["likes"] * case["items"]  # of EASE, read for each list
+    return Work(_count_calls(case), "lists", 2.0 * weights, {"memory": 4.0 * weights})
 
 
 def prepare(case: Case, contender: str) -> Run:

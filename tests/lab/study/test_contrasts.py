@@ -99,7 +99,7 @@ def test_true_effects_are_detected_and_other_factors_are_not():
     assert results["pinned", True].word in ("SAME", "UNCLEAR")
     assert results["node distance", 21].contrast.ratio.value == pytest.approx(1.15, rel=0.02)
     section = next(
-        s for s in study(factorial(random.Random(2), noise=0.02, slow=slow)).sections if "told apart" in s.title
+        s for s in study(factorial(random.Random(2), noise=0.02, slow=slow)).sections if "distinguished" in s.title
     )
     assert "dtype float32 against float16" in " ".join(section.sentences)
 
