@@ -112,7 +112,7 @@ def race(embedder_ours: Any, sets: dict[str, list[str]], options: argparse.Names
 
     def engine(name: str, many: bool) -> Any:
         hint = "THROUGHPUT" if many else "LATENCY"
-        dtype = embedder_ours.dtype if name == peers.OPENVINO else narrow
+        dtype = embedder_ours.dtype if name == peers.OPENVINO and embedder_ours.dtype != "int8" else narrow
         key = name, hint if name == peers.OPENVINO else ""
         if key not in saved:
             given = name == peers.ORT and options.onnx
