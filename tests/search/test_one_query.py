@@ -17,6 +17,7 @@ from ridgeline import Index, native
 from ridgeline.errors import InputError
 from ridgeline.search.cpu import CpuEngine
 from ridgeline.search.inverted_lists import OneQuerySearch
+from ridgeline.search.snapshot import _make_host_fast_path
 
 ISAS = native.instruction_sets()
 
@@ -266,3 +267,19 @@ def test_products_of_one_query_with_many_rows(isa, threads, rows, dim):
     assert np.allclose(out, values.astype(np.float64) @ query, atol=1e-4)
     with pytest.raises(ValueError, match="shapes do not fit"):
         native.dot_floats(query, values, np.empty(rows + 1, np.float32))
+
+
+def test_a_recorded_search_on_the_host_names_the_query_that_is_not_finite():
+    class Recording:  # of a GPU: a query that is not finite has no result there
+        def search_on_host(self, queries):
+            finite = np.isfinite(queries).all(1)
+            rows = np.where(finite, np.arange(len(queries)), -1)[:, None]
+            return np.where(finite, 1.0, np.nan).astype(np.float32)[:, None], rows
+
+    vectors = np.eye(6, dtype=np.float32)
+    index = build_lists(vectors, "cosine", 2)
+    search = _make_host_fast_path(index._snapshot, Recording())
+    assert search(vectors)[1].ravel().tolist() == list(range(6))
+    vectors[3, 2] = np.inf
+    with pytest.raises(InputError, match="row 3 of the queries holds inf in column 2"):
+        search(vectors)

@@ -251,10 +251,32 @@ class GraphRecording:
         with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
             self._result = plan(self._queries)
         self._last = torch.cuda.current_stream()
+        self._host: list[torch.Tensor] | None = None  # queries, scores and rows in pinned host memory
 
     def replay(self) -> None:
         """Run the graph for the queries that are already in its tensor; benchmarks time this on the GPU."""
         self._graph.replay()
+
+    def search_on_host(self, queries: Array) -> tuple[Array, Array]:
+        """Search for queries that are a NumPy array: one copy to the GPU, one back, through pinned memory."""
+        with self._lock, torch.cuda.device(self._queries.device):
+            stream = torch.cuda.current_stream()
+            if stream != self._last:
+                stream.wait_stream(self._last)
+                self._last = stream
+            if self._host is None:
+                tensors = (self._queries, *self._result[:2])
+                self._host = [torch.empty(t.shape, dtype=t.dtype, pin_memory=True) for t in tensors]
+            host_queries, host_scores, host_rows = self._host
+            with np.errstate(over="ignore", invalid="ignore"):  # values that overflow have no results
+                np.copyto(host_queries.numpy(), queries, casting="unsafe")
+            self._queries.copy_(host_queries, non_blocking=True)
+            self._graph.replay()
+            scores, rows = copy_results(*self._result)
+            host_scores.copy_(scores, non_blocking=True)
+            host_rows.copy_(rows, non_blocking=True)
+            stream.synchronize()
+            return host_scores.numpy().copy(), host_rows.numpy().copy()
 
     def __call__(self, queries: torch.Tensor) -> Result:
         with self._lock:
