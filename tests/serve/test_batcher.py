@@ -54,10 +54,8 @@ class Gate:
 
 async def start(batcher, number, texts, length=4, output="dense"):
     """Queue a request whose tokens are all `number`, and return its task."""
-    before = batcher.waiting_tokens
     task = asyncio.create_task(batcher.compute(make_tokens([[number] * length] * texts), output))
     await asyncio.sleep(0)
-    assert batcher.waiting_tokens >= before
     return task
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import pickle
 import socket
 import threading
@@ -10,6 +11,8 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.serve.conftest import TEXTS, PausedModel, ask_in_threads, run, run_engine, run_worker, wait_until
 from tests.serve.test_load import changing, embed, read_vector  # noqa: F401  a fixture
 
@@ -293,3 +296,29 @@ def test_messages_of_any_size_arrive_in_order():
     got = run(scenario())
     assert [m[:2] for m in got] == [m[:2] for m in messages]
     assert all((a[2] == b[2]).all() for a, b in zip(got, messages, strict=True))
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 3000), max_size=4), max_size=6),
+    st.lists(st.integers(1, 70_000), min_size=1, max_size=8),
+)
+def test_messages_arrive_whole_however_the_socket_cuts_them(packets, pieces):
+    from ridgeline.serve.messages import Connection, _pack
+
+    sent = [[("m", n, np.arange(n, dtype=np.int32), b"x" * (n % 7)) for n in packet] for packet in packets]
+    got = []
+    reader = Connection(lambda _, message: got.append(message), lambda _: None)
+    content, begin = b"".join(bytes(part) for packet in sent for part in _pack(packet)), 0
+    cuts = itertools.cycle(pieces)
+    while begin < len(content):
+        memory = reader.get_buffer(-1)
+        size = min(next(cuts), len(memory), len(content) - begin)
+        memory[:size] = content[begin : begin + size]
+        begin += size
+        reader.buffer_updated(size)
+    expected = [message for packet in sent for message in packet]
+    assert [(m[1], m[3]) for m in got] == [(m[1], m[3]) for m in expected]
+    for a, b in zip(got, expected, strict=True):
+        assert (a[2] == b[2]).all()
+        assert a[2].flags.writeable
+        assert a[2].flags.aligned

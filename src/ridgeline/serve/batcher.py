@@ -55,24 +55,32 @@ class Stopped(RidgelineError):
     """The batcher takes no more work."""
 
 
+# Takes the results of a request, or its error.
+Deliver = Callable[[Sequence[Any] | None, BaseException | None], object]
+
+
 @dataclass(eq=False)
-class _Request:
+class Request:
     """The texts of one request.
 
-    output  what to compute; a batch has one output
+    output   what to compute; a batch has one output
+    deliver  called once, in the event loop
     """
 
     tokens: Tokens
     output: str
     loop: asyncio.AbstractEventLoop
-    answer: asyncio.Future[Sequence[Any]]
+    deliver: Deliver
+    end: int  # the number of texts
+    end_token: int  # the number of tokens
     results: list[Sequence[Any]] = field(default_factory=list)  # of the texts before `begin`, by batch
     begin: int = 0  # the first text that is in no batch yet
+    begin_token: int = 0  # of that text
     missing: int = 0  # texts without a result
     cancelled: bool = False
 
 
-_Part = tuple[_Request, int, int]  # texts `first` to `end` of a request
+_Part = tuple[Request, int, int]  # texts `first` to `end` of a request
 
 
 class Batcher:
@@ -94,9 +102,9 @@ class Batcher:
         on_failure: Callable[[BaseException], object] = lambda error: None,
     ) -> None:
         self._run, self._max_tokens, self._observe, self._on_failure = run, max_tokens, observe, on_failure
-        self._queue: deque[_Request] = deque()
+        self._queue: deque[Request] = deque()
         self._changed = threading.Condition()
-        self._in_batch: list[_Request] = []
+        self._in_batch: list[Request] = []
         self._closing = False
         self.waiting_tokens = 0  # in no batch yet
         self.tokens_per_second = 0.0  # of the last batches
@@ -108,21 +116,45 @@ class Batcher:
 
         If the caller is cancelled, its texts leave the queue.
         """
-        if not len(tokens):
-            return []
-        loop = asyncio.get_running_loop()
-        request = _Request(tokens, output, loop, loop.create_future(), missing=len(tokens))
+        answer: asyncio.Future[Sequence[Any]] = asyncio.get_running_loop().create_future()
+
+        def deliver(results: Sequence[Any] | None, error: BaseException | None) -> None:
+            if not answer.done():  # else the caller was cancelled
+                if error is None:
+                    answer.set_result(results if results is not None else [])
+                else:
+                    answer.set_exception(error)
+
+        request = self.submit(tokens, output, deliver)
+        try:
+            return await answer
+        finally:
+            if request.missing:
+                self.cancel(request)
+
+    def submit(self, tokens: Tokens, output: str, deliver: Deliver) -> Request:
+        """Queue a request of the running event loop; `deliver` gets its results, unless it is cancelled before."""
+        loop, texts = asyncio.get_running_loop(), len(tokens)
+        request = Request(tokens, output, loop, deliver, texts, len(tokens.ids), missing=texts)
+        if not texts:
+            loop.call_soon(deliver, [], None)
+            return request
         with self._changed:
             if self._closing:
                 raise Stopped("the model is being replaced; try again.")
             self._queue.append(request)
-            self.waiting_tokens += _count_tokens(tokens, 0, len(tokens))
+            self.waiting_tokens += request.end_token
             self._changed.notify()
-        try:
-            return await request.answer
-        finally:
-            if request.missing:
-                self._remove(request)
+        return request
+
+    def cancel(self, request: Request) -> None:
+        """Take a request out of the queue; what it has in the running batch is thrown away."""
+        with self._changed:
+            if not request.cancelled:
+                request.cancelled = True  # if it has texts in the running batch, it is not put back
+                self.waiting_tokens -= request.end_token - request.begin_token
+                with suppress(ValueError):
+                    self._queue.remove(request)
 
     def close(self) -> None:
         """Finish the work that was accepted, then end the thread."""
@@ -131,14 +163,6 @@ class Batcher:
             self._changed.notify()
         if threading.current_thread() is not self._thread:
             self._thread.join()
-
-    def _remove(self, request: _Request) -> None:
-        with self._changed:
-            if not request.cancelled:
-                request.cancelled = True  # if it has texts in the running batch, it is not put back
-                self.waiting_tokens -= _count_tokens(request.tokens, request.begin, len(request.tokens))
-                with suppress(ValueError):
-                    self._queue.remove(request)
 
     def _work(self) -> None:
         while True:
@@ -152,41 +176,30 @@ class Batcher:
             self._run_batch(parts)
             with self._changed:
                 for request, _, _ in parts:
-                    if request.begin < len(request.tokens) and not request.cancelled:
+                    if request.begin < request.end and not request.cancelled:
                         self._queue.append(request)
 
     def _take_batch(self) -> list[_Part]:
         """Take texts from the queue, those of one output; call with the lock held."""
         output = self._queue[0].output
         fitting = [request for request in self._queue if request.output == output]
-        ends: dict[_Request, int] = {}
+        places: dict[Request, tuple[int, int]] = {}  # the text and the token at which the batch ends
         capacity = self._max_tokens
         for limit in (max(1, self._max_tokens // SHARES), self._max_tokens):  # shares first, then what is left
             for request in fitting:
                 if capacity <= 0:
                     break
-                start = ends.get(request, request.begin)
-                end = self._find_end(request, start, min(limit, capacity), capacity, first=not ends)
+                start, start_token = places.get(request, (request.begin, request.begin_token))
+                end, end_token = _find_end(request, start, start_token, min(limit, capacity), capacity, not places)
                 if end > start:
-                    ends[request] = end
-                    capacity -= _count_tokens(request.tokens, start, end)
-        parts = [(request, request.begin, end) for request, end in ends.items()]
-        for request, begin, end in parts:
-            self.waiting_tokens -= _count_tokens(request.tokens, begin, end)
-            request.begin = end
+                    places[request] = end, end_token
+                    capacity -= end_token - start_token
+        parts = [(request, request.begin, end) for request, (end, _) in places.items()]
+        for request, (end, end_token) in places.items():
+            self.waiting_tokens -= end_token - request.begin_token
+            request.begin, request.begin_token = end, end_token
             self._queue.remove(request)
         return parts
-
-    @staticmethod
-    def _find_end(request: _Request, start: int, limit: int, capacity: int, *, first: bool) -> int:
-        """Return the end of the texts that a batch takes: up to `limit` tokens, but one text at least if it fits."""
-        offsets = request.tokens.offsets
-        if start == len(request.tokens):
-            return start
-        end = int(np.searchsorted(offsets, offsets[start] + limit, "right")) - 1
-        if end == start and (first or _count_tokens(request.tokens, start, start + 1) <= capacity):
-            end = start + 1
-        return end
 
     def _run_batch(self, parts: list[_Part]) -> None:
         start_s = time.perf_counter()
@@ -218,7 +231,7 @@ class Batcher:
         """Give the error to its request only: the parts of several requests run again, one request at a time."""
         if len(parts) == 1:
             request = parts[0][0]
-            self._remove(request)
+            self.cancel(request)
             _set_error(request, error)
             return
         for part in parts:
@@ -239,21 +252,32 @@ class Batcher:
             _set_error(request, Stopped("the model failed and is loaded again; try again in a moment."))
 
 
-def _count_tokens(tokens: Tokens, first: int, end: int) -> int:
-    return int(tokens.offsets[end] - tokens.offsets[first])
+def _find_end(
+    request: Request, start: int, start_token: int, limit: int, capacity: int, first: bool
+) -> tuple[int, int]:
+    """Return where the texts end that a batch takes: up to `limit` tokens, but one text at least if it fits."""
+    if request.end_token - start_token <= limit:
+        return request.end, request.end_token
+    if start == request.end:
+        return start, start_token
+    offsets = request.tokens.offsets
+    end = int(np.searchsorted(offsets, start_token + limit, "right")) - 1
+    if end == start and (first or int(offsets[start + 1]) - start_token <= capacity):
+        end = start + 1
+    return end, int(offsets[end])
 
 
 def _join_parts(parts: list[_Part]) -> Tokens:
-    if len(parts) == 1 and parts[0][1:] == (0, len(parts[0][0].tokens)):
+    if len(parts) == 1 and parts[0][1:] == (0, parts[0][0].end):
         return parts[0][0].tokens
-    ids, lengths = [], []
+    ids, offsets, count = [], [np.zeros(1, np.int64)], 0
     for request, first, end in parts:
-        offsets = request.tokens.offsets[first : end + 1]
-        ids.append(request.tokens.ids[offsets[0] : offsets[-1]])
-        lengths.append(np.diff(offsets))
-    offsets = np.zeros(sum(map(len, lengths)) + 1, np.int64)
-    np.cumsum(np.concatenate(lengths), out=offsets[1:])
-    return Tokens(np.concatenate(ids), offsets)
+        given = request.tokens.offsets
+        begin_token, end_token = int(given[first]), int(given[end])
+        ids.append(request.tokens.ids[begin_token:end_token])
+        offsets.append(given[first + 1 : end + 1] + (count - begin_token))
+        count += end_token - begin_token
+    return Tokens(np.concatenate(ids), np.concatenate(offsets))
 
 
 def _take_rows(results: Any, begin: int, end: int) -> Any:
@@ -272,23 +296,18 @@ def _join_results(parts: list[Any]) -> Any:
     return [result for part in parts for result in part]
 
 
-def _answer(requests: list[_Request]) -> None:
+def _answer(requests: list[Request]) -> None:
     """Wake finished requests, with one call per event loop."""
     for loop in {request.loop for request in requests}:
         with suppress(RuntimeError):  # the loop is closed: its requests have gone
             loop.call_soon_threadsafe(_set_results, [request for request in requests if request.loop is loop])
 
 
-def _set_results(requests: list[_Request]) -> None:
+def _set_results(requests: list[Request]) -> None:
     for request in requests:
-        if not request.answer.done():
-            request.answer.set_result(_join_results(request.results))
+        request.deliver(_join_results(request.results), None)
 
 
-def _set_error(request: _Request, error: BaseException) -> None:
-    def set_exception() -> None:
-        if not request.answer.done():
-            request.answer.set_exception(error)
-
+def _set_error(request: Request, error: BaseException) -> None:
     with suppress(RuntimeError):
-        request.loop.call_soon_threadsafe(set_exception)
+        request.loop.call_soon_threadsafe(request.deliver, None, error)

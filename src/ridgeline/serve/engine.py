@@ -21,12 +21,12 @@ import socket
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from ridgeline.embed import Tokens, TooLong
 from ridgeline.errors import InputError, RidgelineError
 from ridgeline.serve.api_errors import ApiError, describe_error
-from ridgeline.serve.batcher import Stopped
+from ridgeline.serve.batcher import Batcher, Request, Stopped
 from ridgeline.serve.messages import Connection
 from ridgeline.serve.process_setup import SWITCH_S
 from ridgeline.serve.served_model import ServedModel
@@ -39,9 +39,10 @@ _log = logging.getLogger("ridgeline.serve")
 
 @dataclass(eq=False)
 class _Worker:
-    """A connected worker: its requests in progress, and the models that it has."""
+    """A connected worker: its operations in progress, and the models that it has."""
 
     tasks: dict[int, asyncio.Task[None]] = field(default_factory=dict)
+    requests: dict[int, tuple[ServedModel, Request]] = field(default_factory=dict)
     keys: set[int] = field(default_factory=set)
     version: int = -1  # of its catalog
 
@@ -57,7 +58,6 @@ class Engine:
         self._version = 0
         self._changed = asyncio.Condition()
         self._operations: dict[str, Callable[..., Awaitable[Any]]] = {
-            "compute": self._compute,
             "search": lambda name, *more: service.get_index(name).search(*more),
             "add": lambda name, *more: service.get_index(name).add(*more),
             "remove": lambda name, ids: service.get_index(name).remove(ids),
@@ -87,12 +87,14 @@ class Engine:
         worker = self._workers[connection]
         if kind == "do":
             number, operation, arguments = more
+            if operation == "compute":
+                self._compute(connection, number, *arguments)
+                return
             task = asyncio.ensure_future(self._answer(connection, number, operation, arguments))
             worker.tasks[number] = task
             task.add_done_callback(lambda done: worker.tasks.pop(number, None))
         elif kind == "cancel":
-            if more[0] in worker.tasks:
-                worker.tasks[more[0]].cancel()
+            self._cancel(worker, more[0])
         elif kind == "knows":
             worker.version = more[0]
             self._wake()
@@ -103,29 +105,54 @@ class Engine:
         try:
             result = await self._operations[operation](*arguments)
         except Exception as error:
-            if not isinstance(error, RidgelineError):
-                _log.error("the operation %s failed (%s)", operation, describe_error(error))
-            connection.send("failed", number, _make_portable(error))
+            self._fail(connection, number, operation, error)
         else:
             connection.send("done", number, result)
 
-    async def _compute(self, key: int, output: str, ids: Any, offsets: Any) -> Sequence[Any]:
-        model = self._models.get(key)
+    def _compute(self, connection: Connection, number: int, key: int, output: str, ids: Any, offsets: Any) -> None:
+        """Queue the texts of a request. There are thousands of them in a second: they need no task each."""
+        worker, model = self._workers[connection], self._models.get(key)
         if model is None:
-            raise Stopped("the model was replaced; try again.")
-        self._service.check_queue(model)
-        model.users += 1
-        try:
-            return await model.batcher.compute(Tokens(ids, offsets), output)
-        finally:
+            self._fail(connection, number, "compute", Stopped("the model was replaced; try again."))
+            return
+
+        def deliver(results: Sequence[Any] | None, error: BaseException | None) -> None:
+            if worker.requests.pop(number, None) is None:
+                return  # it was cancelled
             model.users -= 1
+            if error is None:
+                connection.send("done", number, results)
+            else:
+                self._fail(connection, number, "compute", error)
+
+        try:
+            self._service.check_queue(model)
+            request = cast(Batcher, model.batcher).submit(Tokens(ids, offsets), output, deliver)
+        except RidgelineError as error:
+            self._fail(connection, number, "compute", error)
+            return
+        model.users += 1
+        worker.requests[number] = model, request
+
+    def _cancel(self, worker: _Worker, number: int) -> None:
+        if number in worker.tasks:
+            worker.tasks[number].cancel()
+        elif number in worker.requests:
+            model, request = worker.requests.pop(number)
+            model.users -= 1
+            cast(Batcher, model.batcher).cancel(request)
+
+    def _fail(self, connection: Connection, number: int, operation: str, error: BaseException) -> None:
+        if not isinstance(error, RidgelineError):
+            _log.error("the operation %s failed (%s)", operation, describe_error(error))
+        connection.send("failed", number, _make_portable(error))
 
     def _forget_worker(self, connection: Connection) -> None:
         """Stop the work for a worker that is gone: no process reads its answers."""
         worker = self._workers.pop(connection, None)
         if worker is not None:
-            for task in list(worker.tasks.values()):
-                task.cancel()
+            for number in (*worker.tasks, *worker.requests):
+                self._cancel(worker, number)
             self._wake()
 
     def _send_catalog(self, connection: Connection) -> None:
@@ -171,7 +198,7 @@ def _exit_with_device() -> None:
     os._exit(DEVICE_LOST)
 
 
-def _make_portable(error: Exception) -> Exception:
+def _make_portable(error: BaseException) -> Exception:
     """Return an error that another process can read, without what a message of another library may hold."""
     if isinstance(error, ApiError):
         return error
