@@ -37,6 +37,7 @@ def test_basic_resampling():
     assert "gear [0, 0, 0, 0, 0, 1, 1, 1]" in output
 
 
+@pytest.mark.slow
 def test_training_through_a_dataloader_learns():
     pytest.importorskip("torch")
     output = run("resample_dataloader.py")
@@ -46,6 +47,7 @@ def test_training_through_a_dataloader_learns():
     assert losses[2] < losses[0] / 2
 
 
+@pytest.mark.slow
 @pytest.mark.ranks
 def test_scaling_prints_a_table_that_adds_up():
     pytest.importorskip("torch")

@@ -84,6 +84,7 @@ def test_vectors_do_not_share_memory_with_the_recording(replays, embedder):
     np.testing.assert_array_equal(first, first_vectors)
 
 
+@pytest.mark.slow
 def test_threads_take_turns(replays, embedder):
     texts = ["a dog", "cat", "a dog runs", "a"]
     expected_vectors = embedder.encode(texts)

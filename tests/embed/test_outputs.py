@@ -266,8 +266,8 @@ CPU_DTYPES = sorted({"float32", "bfloat16", choose_cpu_dtype()})
 @pytest.mark.parametrize(
     "how",
     [
-        {"dense": "Tanh"},
-        pytest.param({}, marks=pytest.mark.slow),  # ten seconds each
+        pytest.param({"dense": "Tanh"}, marks=pytest.mark.slow),  # ten seconds each
+        pytest.param({}, marks=pytest.mark.slow),
         pytest.param({"pooling": "max"}, marks=pytest.mark.slow),
         pytest.param({"hidden_act": "gelu_new"}, marks=pytest.mark.slow),
     ],

@@ -114,6 +114,7 @@ def search_by_sketch(queries, rows, k, *, metric="ip", allowed=None, ids=None, u
     return out, bool(done.item())
 
 
+@pytest.mark.slow
 @quick
 @given(st.sampled_from([700, 1501]), st.sampled_from([20, 100]), st.sampled_from([1, 10, 13]),
        st.sampled_from(["ip", "l2"]), st.booleans(), st.booleans(), st.integers(0, 99))  # fmt: skip
@@ -133,6 +134,7 @@ def test_the_best_rows_are_found_with_and_without_overflow(monkeypatch, count, d
         check(out, array(queries), array(rows), k, metric, None if allowed is None else allowed.cpu().numpy())
 
 
+@pytest.mark.slow
 def test_a_long_list_is_ranked_in_blocks_and_counters_are_reset(monkeypatch):
     monkeypatch.setattr(search_rescore, "MARGIN_CAPACITY", 2048)
     rows, queries = make_rows(900, 24, torch.float32, 3), make_rows(1, 24, torch.float32, 4)
@@ -173,6 +175,7 @@ def test_fewer_rows_than_k_are_padded():
     check(out, array(queries), array(rows), 5, "ip", allowed.cpu().numpy())
 
 
+@pytest.mark.slow
 def test_of_equal_rows_the_lower_ids_come_first():
     """If the list overflows, the codes are scanned; otherwise it is ranked."""
     rows = make_rows(700, 24, torch.float32, 1)

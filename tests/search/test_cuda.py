@@ -106,6 +106,7 @@ def test_flat_is_exact_for_all_sizes_also_with_rows_removed(count, queries, k, m
         assert (index.search(query_vectors, k)[1] != 0).all()
 
 
+@pytest.mark.slow
 def test_equal_scores_are_ordered_by_id(monkeypatch):
     if not CUDA:  # a minute in the interpreter otherwise
         monkeypatch.setattr(search_rescore, "MAX_CANDIDATES", 64)
@@ -121,7 +122,10 @@ def test_equal_scores_are_ordered_by_id(monkeypatch):
             assert (found_rows == np.sort(ids)[:10]).all()
 
 
-@pytest.mark.parametrize("spec", ["SQ8", "IVF4,PQ2,Refine(Flat)", *(["Flat", "IVF4,Flat"] if CUDA else [])])
+@pytest.mark.parametrize(
+    "spec",
+    ["SQ8", pytest.param("IVF4,PQ2,Refine(Flat)", marks=pytest.mark.slow), *(["Flat", "IVF4,Flat"] if CUDA else [])],
+)
 def test_rows_added_in_parts_match_rows_added_at_once(spec: str):
     vectors, query_vectors = make_clusters(200, 8), make_clusters(1, 8, 1)
     complete, parts = make_gpu_index(spec, "l2"), make_gpu_index(spec, "l2")
@@ -142,7 +146,12 @@ def test_rows_added_in_parts_match_rows_added_at_once(spec: str):
 
 @pytest.mark.parametrize(
     ("spec", "metric"),
-    [("Flat", "cosine"), ("SQ8", "l2"), ("IVF4,SQ8", "cosine"), ("IVF4,PQ2,Refine(SQ8)", "l2")],
+    [
+        ("Flat", "cosine"),
+        ("SQ8", "l2"),
+        ("IVF4,SQ8", "cosine"),
+        pytest.param("IVF4,PQ2,Refine(SQ8)", "l2", marks=pytest.mark.slow),
+    ],
 )
 def test_a_cpu_reads_an_index_saved_on_a_gpu_and_the_reverse(spec: str, metric: str, tmp_path):
     vectors, query_vectors = make_clusters(150, 16), make_clusters(1, 16, 1)
@@ -216,6 +225,7 @@ def test_queries_and_vectors_that_are_not_finite_are_refused_with_their_row(dtyp
             index.add(np.full((1, 4), 1e6, "f4"))
 
 
+@pytest.mark.slow
 def test_recall_is_measured_and_reached_on_a_gpu():
     vectors = make_clusters(600 if CUDA else 100, 8)
     index = build_index("IVF8,Flat" if CUDA else "IVF2,Flat", "cosine", vectors)
@@ -403,6 +413,7 @@ def test_a_sketch_finds_the_rows_that_the_codes_find(metric: str, small_tiles):
         torch.testing.assert_close(one[0], other[0])
 
 
+@pytest.mark.slow
 def test_a_sketch_that_does_not_suffice_is_dropped(small_tiles, monkeypatch):
     """All rows are within the margin: every search would also need the codes."""
     monkeypatch.setattr(search_rescore, "MARGIN_CAPACITY", 64)

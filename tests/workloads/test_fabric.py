@@ -67,6 +67,7 @@ def test_a_wrong_element_is_detected():
     assert not load_workload(get_reference("p2p")).check(case, _make_result([6.0] * 4, rank=1)).ok
 
 
+@pytest.mark.slow
 @pytest.mark.ranks
 def test_a_race_of_collectives_ends_with_right_answers(tmp_path):
     words = ["bench", "allreduce", "--ranks", "2", "--case", "bytes=8192", "--budget", "2s", "--json"]

@@ -41,7 +41,10 @@ def ran(case: Case, contender: str):
 
 
 @pytest.mark.parametrize("recall", [1.0, 0.9])
-@pytest.mark.parametrize("contender", ["ridgeline", *peers.NEEDS])
+@pytest.mark.parametrize(
+    "contender",
+    ["ridgeline", *(pytest.param(p, marks=pytest.mark.slow) if p == peers.FAST_SCAN else p for p in peers.NEEDS)],
+)
 def test_every_contender_is_correct_and_reports_its_settings(contender: str, recall: float):
     case = make_case(recall=recall)
     if contender not in ("ridgeline", *peers.list_peers("cpu", recall, case["rows"])):

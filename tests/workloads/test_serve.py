@@ -56,6 +56,7 @@ def test_every_request_of_a_loop_gets_its_vectors(place, change):
     assert min(extras["generator_cpu_ns"]) > 0
 
 
+@pytest.mark.slow
 def test_the_bound_encodes_the_same_texts_and_wrong_vectors_fail_the_check(place):
     needs_model()
     case = make_case()
