@@ -92,7 +92,7 @@ def check_result(measured_values: tuple[torch.Tensor, torch.Tensor], queries: to
 def measure_certificates(queries: torch.Tensor, rows: torch.Tensor, longest: torch.Tensor) -> int:
     """How many queries need no second pass."""
     expected = search_search.choose_candidate_count(K)
-    small, size, error = search_scan.round_queries(queries, rows.dtype, longest)
+    small, size, error = search_queries.round_queries(queries, search_queries.Rounding(rows.dtype, longest))
     tiles, bound = search_top_k.select_tiles(search_scan.compute_tile_maxima(small, size, rows), expected)
     settled = torch.zeros(len(queries), dtype=torch.uint8, device="cuda")
     search_rescore.rescore_candidates(
@@ -140,7 +140,7 @@ def main() -> None:
         digits = search_scalar_codes.allocate_digits(sketch)
         search_queries.prepare_one_query(one, True, grid, digits=digits)
         scores, best, groups = search_one_query.allocate_scores(
-            sketch.shape[0] * sketch.shape[1], sketch.shape[1], 32, one.device
+            sketch.shape[0] * sketch.shape[1], sketch.shape[1], one.device
         )
         out = scores, best
         sweep_shapes(
@@ -149,7 +149,7 @@ def main() -> None:
             lambda s: search_scalar_codes.scan_sketch(digits, sketch, given.rows, out, groups=groups, shape=s),
         )
     if "batch" in only:
-        small, size, _ = search_scan.round_queries(queries, rows.dtype, longest)
+        small, size, _ = search_queries.round_queries(queries, search_queries.Rounding(rows.dtype, longest))
         sweep_shapes("batch", BATCH, lambda s: search_scan.compute_tile_maxima(small, size, rows, shape=s), 2)
         small_batch = [(16, 128, 64, 4, 4), (16, 64, 64, 4, 4), (16, 128, 128, 4, 3), (16, 256, 64, 8, 3)]
         sweep_shapes(
@@ -169,7 +169,7 @@ def main() -> None:
     widest = int(starts.diff().max())
     most = -(-widest // inverted_lists.LIST_TILE)
     if "lists" in only:
-        small, size, _ = search_scan.round_queries(queries, rows.dtype, longest)
+        small, size, _ = search_queries.round_queries(queries, search_queries.Rounding(rows.dtype, longest))
         for probes in (4, 16):
             lists = inverted_lists.find_nearest_lists(queries, centres, probes)
             sweep_shapes(
@@ -223,8 +223,7 @@ def _search_all(
     scores, maxima = search_scan.scan_rows(one, rows)
     tiles, _ = search_top_k.select_tiles(maxima, 16)
     parts: dict[str, Callable[[], Any]] = {
-        "coarse": lambda: search_top_k.reduce_groups(maxima, 128),
-        "coarse + pick 16": lambda: search_top_k.select_tiles(maxima, 16),
+        "pick 16": lambda: search_top_k.select_tiles(maxima, 16),
         "settle 16": lambda: search_rescore.rescore_candidates(
             one, rows, scores, tiles, K, tile=search_scan.SCAN_TILE, candidates=16
         ),

@@ -89,9 +89,8 @@ exec(sys.argv[1])
 print(json.dumps(found))
 """
 KERNELS = [
-    "_scan_rows_kernel", "_reduce_groups_kernel", "_select_tiles_kernel", "_rescore_candidates_kernel",
-    "_round_queries_kernel", "_tile_maxima_kernel", "_recompute_tile_maxima_kernel", "_rescore_tiles_kernel",
-    "_pack_queries_kernel", "_scan_codes_kernel", "_find_nearest_lists_kernel", "_scan_lists_kernel",
+    "_scan_rows_kernel", "_select_tiles_kernel", "_rescore_candidates_kernel", "_prepare_queries_kernel",
+    "_tile_maxima_kernel", "_score_tiles_kernel", "_pack_queries_kernel", "_scan_codes_kernel", "_scan_lists_kernel",
     "_list_maxima_kernel", "_scan_product_codes_kernel", "_prepare_one_query_kernel", "_prepare_and_probe_kernel",
     "_rescore_one_query_kernel", "_scan_sketch_kernel", "_rescore_within_margin_kernel", "_rescan_codes_kernel",
 ]  # fmt: skip
@@ -137,7 +136,7 @@ search.search_lists(one, centres, starts, 3000, codes, 10, 16, ids=ids, grid=gri
 """
     compile_kernels(
         calls,
-        "_reduce_groups_kernel,_select_tiles_kernel,_rescore_candidates_kernel,_find_nearest_lists_kernel",
+        "_select_tiles_kernel,_rescore_candidates_kernel",
         tmp_path,
     )
 
@@ -155,7 +154,7 @@ search.search_lists(queries, centres, starts, 3000, parts, 10, 16, ids=ids, book
 """
     facts = compile_kernels(
         calls,
-        "_round_queries_kernel,_tile_maxima_kernel,_recompute_tile_maxima_kernel,_rescore_tiles_kernel,_list_maxima_kernel,_scan_product_codes_kernel",
+        "_prepare_queries_kernel,_tile_maxima_kernel,_score_tiles_kernel,_list_maxima_kernel,_scan_product_codes_kernel",
         tmp_path,
     )
     assert [t["wgmma"] for t in facts["_tile_maxima_kernel"]] == [True] * 4 + [
@@ -164,8 +163,7 @@ search.search_lists(queries, centres, starts, 3000, parts, 10, 16, ids=ids, book
     assert all(t["mma"] for t in facts["_tile_maxima_kernel"] + facts["_list_maxima_kernel"])
     for name in (
         "_tile_maxima_kernel",
-        "_recompute_tile_maxima_kernel",
-        "_rescore_tiles_kernel",
+        "_score_tiles_kernel",
         "_list_maxima_kernel",
     ):
         assert all(t["wide"] for t in facts[name]), name
@@ -177,7 +175,7 @@ for early in (False, True):
     one_query.search_rows_one_query(one, True, rows, answer, early=early)
     one_query.search_rows_one_query(one, True, codes, answer, grid=grid, refine=rows, candidates=32, early=early)
     one_query.search_lists_one_query(one, True, centres, starts, 3000, rows, 1, answer, ids=ids, early=early)
-one_query.search_rows_one_query(one.half(), False, rows, answer, metric="l2", allowed=allowed, ids=ids, candidates=64)
+one_query.search_rows_one_query(one.half(), False, rows, answer, metric="l2", allowed=allowed, ids=ids, candidates=32)
 one_query.search_lists_one_query(one, False, centres, starts, 3000, codes, 64, answer, metric="l2", bias=norms,
                                  grid=grid, ids=ids)
 """
@@ -186,15 +184,16 @@ one_query.search_lists_one_query(one, False, centres, starts, 3000, codes, 64, a
 @pytest.mark.slow
 def test_one_query_in_three_launches_compiles(tmp_path):
     facts = compile_kernels(
-        SHORT, "_prepare_one_query_kernel,_prepare_and_probe_kernel,_rescore_one_query_kernel", tmp_path
+        SHORT,
+        "_prepare_queries_kernel,_prepare_one_query_kernel,_prepare_and_probe_kernel,_rescore_one_query_kernel",
+        tmp_path,
     )
     assert [t["early"] for t in facts["_rescore_one_query_kernel"]] == [False] * 3 + [True] * 3 + [False] * 2
     assert all(
         t["waits"] == t["early"] for t in facts["_rescore_one_query_kernel"]
     )  # before the first access to memory
-    assert not any(
-        t["early"] for t in facts["_prepare_one_query_kernel"] + facts["_prepare_and_probe_kernel"]
-    )  # the first kernel does not wait
+    for name in ("_prepare_queries_kernel", "_prepare_one_query_kernel", "_prepare_and_probe_kernel"):
+        assert not any(t["early"] for t in facts[name])  # the first kernel does not wait
 
 
 @pytest.mark.slow
@@ -215,7 +214,7 @@ for early in (False, True):
     one_query.search_sketch_one_query(one, True, million, answer, sketch=sketch, grid=grid, refine=finer, candidates=32,
                           early=early)
 many, bias = empty(1000000, dtype="uint8"), empty(1000000, dtype="float32")
-one_query.search_sketch_one_query(one, False, million, answer, sketch=sketch, grid=grid, refine=finer, candidates=64,
+one_query.search_sketch_one_query(one, False, million, answer, sketch=sketch, grid=grid, refine=finer, candidates=32,
                       metric="l2", bias=bias, allowed=many, ids=empty(1000000, dtype="int64"))
 """
     facts = compile_kernels(
@@ -249,7 +248,7 @@ for metric in ("ip", "l2"):
     one_query.search_lists_one_query(few, False, narrow, starts, 300, small, 4, out, metric=metric)
 """
     kernels = (
-        "_scan_rows_kernel,_rescore_candidates_kernel,_recompute_tile_maxima_kernel,_rescore_tiles_kernel,"
+        "_scan_rows_kernel,_rescore_candidates_kernel,_score_tiles_kernel,"
         "_scan_lists_kernel,_prepare_and_probe_kernel,_rescore_one_query_kernel"
     )
     for name, kernel_facts in compile_kernels(calls, kernels, tmp_path).items():

@@ -16,6 +16,7 @@ pytest.importorskip("triton")
 
 from tests.kernels.reference_search import check  # noqa: E402
 
+from ridgeline.kernels.search import queries as search_queries  # noqa: E402
 from ridgeline.kernels.search import scan as search_scan  # noqa: E402
 from ridgeline.kernels.search import search as search_search  # noqa: E402
 from ridgeline.kernels.search import top_k as search_top_k  # noqa: E402
@@ -30,10 +31,9 @@ counts = st.sampled_from([0, 1, 2, 63, 64, 65, 200, 700])
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    if not CUDA:  # the interpreter sorts slowly
-        monkeypatch.setattr(search_top_k, "MAX_GROUP_SIZE", 4)
+    if not CUDA:  # a few rows take several rounds
+        monkeypatch.setattr(search_top_k, "SELECT_STEPS", {64: 64, 512: 512})
         monkeypatch.setattr(search_scan, "SCAN_TILE", 16)
-        monkeypatch.setattr(search_top_k, "SORT_BLOCK", 64)
         monkeypatch.setattr(search_scan, "BATCH_TILE", 16)
         monkeypatch.setattr(search_scan, "SMALL_BATCH_SHAPE", (16, 32, 32, 4, 4))
         monkeypatch.setattr(search_scan, "BATCH_SHAPES", dict.fromkeys((1, 2, 4), (32, 32, 32, 4, 3)))
@@ -138,7 +138,7 @@ def test_rows_that_differ_only_in_rounded_digits_are_ranked_exactly():
     rows = torch.from_numpy(np.stack([r.permutation(signs) for _ in range(1000)])).to(DEVICE, torch.float16)
     queries = torch.from_numpy(1 + 2.0**-12 * r.choice([-1.0, 1.0], (4, 32))).to(DEVICE, torch.float32)
     queries[0] = rows[700].float()  # and one that is certified at once
-    small, size, error = search_scan.round_queries(queries, torch.float16, longest(rows))
+    small, size, error = search_queries.round_queries(queries, search_queries.Rounding(torch.float16, longest(rows)))
     assert (small[1:] == 1).all()
     off = (queries - small.float() * size[:, None]).norm(dim=1) * longest(rows)
     assert (error >= off).all()

@@ -39,9 +39,7 @@ quick = settings(
 @pytest.fixture(autouse=True)
 def smaller(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps so small that a few rows take both branches and several rounds."""
-    monkeypatch.setattr(search_rescore, "TILE_STEPS", (64, 128))
-    monkeypatch.setattr(search_rescore, "ROW_STEPS", (128,))
-    monkeypatch.setattr(search_top_k, "MIN_BUCKETS", 32)
+    monkeypatch.setattr(search_rescore, "TILE_STEP", 64)
     monkeypatch.setattr(search_top_k, "MIN_TILES_FOR_GROUPS", 100)
     monkeypatch.setattr(search_scan, "SCAN_TILE", 16)
     monkeypatch.setattr(search_scalar_codes, "CODE_TILE", 16)
@@ -186,7 +184,7 @@ def test_one_launch_prepares_a_query_like_two(unit, metric):
     queries, sample = make_rows(1, 39, torch.float32, 1).half(), make_rows(50, 39, torch.float32, 2)
     grid = search_scalar_codes.fit_grid(sample)
     (prepared, norm), words = search_queries.prepare_one_query(queries, unit, grid, metric=metric)
-    expected, length = search_queries.prepare_queries(queries, unit)
+    expected, length, _ = search_queries.prepare_queries(queries, unit)
     assert torch.equal(prepared, expected)
     torch.testing.assert_close(norm, length, rtol=1e-15, atol=0)
     for got, want in zip(words, search_scalar_codes.pack_queries(expected, *grid, metric), strict=True):
@@ -234,11 +232,11 @@ def test_the_best_rows_of_the_nearest_lists_are_found(count, depth, lists, probe
 def test_groups_of_tiles_are_reset_for_the_next_scan():
     rows = make_rows(3000, 8, torch.float32, 1)
     groups = search_top_k.allocate_groups(
-        search_top_k.choose_group_count(188, search_top_k.choose_buckets(16)), rows.device
+        search_top_k.choose_group_count(188, search_rescore.ONE_QUERY_CAPACITY), rows.device
     )
     for seed in (2, 3):
         queries, out = make_rows(1, 8, torch.float32, seed), empty(10)
-        prepared, norms = search_queries.prepare_queries(queries, False)
+        prepared, norms, _ = search_queries.prepare_queries(queries, False)
         scores, maxima = search_scan.scan_rows(prepared, rows, groups=groups)
         assert sorted(groups.tolist())[-1] > search_top_k.EMPTY_GROUP.value
         search_rescore.rescore_one_query(

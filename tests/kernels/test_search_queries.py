@@ -19,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_queries_are_float32_and_normalised_on_request(dtype, unit):
     make_rows = torch.randn(3, 14, generator=torch.Generator().manual_seed(0)).to(DEVICE, dtype)[:, ::2]
     make_rows[1] = 0
-    actual, norms = search_queries.prepare_queries(make_rows, unit)
+    actual, norms, _ = search_queries.prepare_queries(make_rows, unit)
     wide = make_rows.double().cpu().numpy()
     lengths = np.linalg.norm(wide, axis=1)
     expected = wide / np.where(lengths > 0, lengths, 1)[:, None] if unit else wide
@@ -31,7 +31,7 @@ def test_queries_are_float32_and_normalised_on_request(dtype, unit):
 def test_a_query_that_is_not_finite_has_no_results():
     queries = torch.ones(3, 4, device=DEVICE)
     queries[0, 1], queries[2, 3] = float("nan"), float("inf")
-    _, norms = search_queries.prepare_queries(queries, True)
+    _, norms, _ = search_queries.prepare_queries(queries, True)
     values, numbers = torch.ones(3, 2, device=DEVICE), torch.full((3, 2), 5, device=DEVICE)
     actual = search_queries.copy_results(values, numbers, norms)
     assert actual[0].isnan().tolist() == [[True] * 2, [False] * 2, [True] * 2]

@@ -37,7 +37,6 @@ quick = settings(
 @pytest.fixture(autouse=True)
 def smaller(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give a few rows many tiles, several programs and several rounds of each loop."""
-    monkeypatch.setattr(search_top_k, "MIN_BUCKETS", 32)
     monkeypatch.setattr(search_top_k, "MIN_TILES_FOR_GROUPS", 30)
     monkeypatch.setattr(search_scalar_codes, "CODE_TILE", 16)
     monkeypatch.setattr(search_scalar_codes, "SKETCH_TILE", 16)
@@ -144,7 +143,7 @@ def test_a_long_list_is_ranked_in_blocks_and_counters_are_reset(monkeypatch):
     digits = search_scalar_codes.allocate_digits(sketch)
     monkeypatch.setattr(search_scalar_codes, "SKETCH_MARGIN", 1e6)
     (prepared, norm), _ = search_queries.prepare_one_query(queries, False, grid, digits=digits)
-    scores, maxima, groups = search_one_query.allocate_scores(len(sketch) * 16, 16, 16, codes.device)
+    scores, maxima, groups = search_one_query.allocate_scores(len(sketch) * 16, 16, codes.device)
     for _ in range(2):
         out = empty(10)
         search_scalar_codes.scan_sketch(digits, sketch, 900, (scores, maxima), groups=groups)

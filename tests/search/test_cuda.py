@@ -381,7 +381,6 @@ def test_a_recorded_search_takes_numpy_and_refuses_values_that_are_not_finite(sp
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make a few rows many tiles."""
     monkeypatch.setattr(search_top_k, "MIN_TILES_FOR_GROUPS", 30)
-    monkeypatch.setattr(search_top_k, "MIN_BUCKETS", 32)
     monkeypatch.setattr(search_scalar_codes, "CODE_TILE", 16)
     monkeypatch.setattr(search_scalar_codes, "SKETCH_TILE", 16)
     monkeypatch.setattr(cuda_search, "SKETCH_SAMPLE", 3)

@@ -13,7 +13,6 @@ import torch
 from ridgeline.errors import InputError
 from ridgeline.kernels.search import (
     assign_centres,
-    copy_results,
     find_nearest_lists,
     prepare_queries,
     sample_rows,
@@ -233,7 +232,7 @@ class CudaEngine:
             row_filter = self._get_row_filter(options)
             plan = SearchPlan(self.stored, self.refiner, self.config.metric, options, row_filter, self._early)
             if self._simulated:
-                return copy_results(*plan(values))
+                return plan(values)
             return self.replays.search(_make_key(values, options), values, plan, self.device, row_filter)
 
     def get_fast_path(self, queries: RawQueries, options: SearchOptions) -> Recording | None:
@@ -248,7 +247,7 @@ class CudaEngine:
         """Search by radius: all scores of some queries at a time in float32, then the near ones in float64."""
         values = queries.values if isinstance(queries, RawQueries) else queries
         with self._use_device():
-            prepared, norms = prepare_queries(values.to(self.device), self.config.metric == "cosine")
+            prepared, norms, _ = prepare_queries(values.to(self.device), self.config.metric == "cosine")
             if not bool(torch.isfinite(norms).all()):
                 raise_not_finite(values, int((~torch.isfinite(norms)).nonzero()[0]), "queries")
             allowed = None if options.allowed is None else self._to_stored_order(self._tensor(options.allowed)).bool()

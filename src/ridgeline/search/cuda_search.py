@@ -20,22 +20,22 @@ from typing import Any
 
 import numpy as np
 import torch
-import triton
 
 from ridgeline.kernels import LaunchSequence
 from ridgeline.kernels.search import (
     MAX_CANDIDATES,
     MIN_CANDIDATES,
+    Rounding,
     build_sketch,
     can_search_by_sketch,
     can_search_one_query,
     can_search_one_query_in_lists,
     choose_candidate_count,
+    choose_rounding,
     copy_results,
     prepare_queries,
     search_lists,
     search_lists_one_query,
-    search_rows,
     search_rows_batch,
     search_rows_one_query,
     search_sketch_one_query,
@@ -43,7 +43,7 @@ from ridgeline.kernels.search import (
 from ridgeline.search.arrays import Array
 from ridgeline.search.cuda_storage import ByteCodes, Codes, FlatCodes, ListLayout, ProductCodes, StoredRows
 from ridgeline.search.engine import SearchOptions
-from ridgeline.search.tensors import GrowableTensor
+from ridgeline.search.tensors import GrowableTensor, view_as_tensor
 
 Result = tuple[torch.Tensor, torch.Tensor]  # scores and rows
 
@@ -82,31 +82,33 @@ class SearchPlan:
     early: bool  # kernels may start before their predecessor ends, and wait for it on the GPU
     sketch: torch.Tensor | None = None  # of the codes, for one query
 
-    def __call__(self, queries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Run the search; return scores, rows and the norms of the queries."""
+    def __call__(self, queries: torch.Tensor) -> Result:
+        """Run the search; a query that is not finite gets nan and -1."""
         if self.is_one_query(queries):
             result = self.allocate_result(queries.device)
-            return *result, self.launch_one_query(queries.contiguous(), result)
+            self.launch_one_query(queries.contiguous(), result)
+            return result
         options, stored, row_filter = self.options, self.stored, self.row_filter
-        prepared, norms = prepare_queries(queries, self._unit)
+        prepared, norms, rounded = prepare_queries(queries, self._unit, self._rounding, early=self.early)
         k, kernel_options, codes = self._k, self._kernel_options, stored.codes.rows
         lists = self._lists
         if lists is not None:
             if isinstance(stored.codec, ProductCodes):
                 kernel_options = {**kernel_options, "books": stored.codec.words}
             scores, result_ids = search_lists(
-                prepared, lists.centres, lists.starts, lists.longest, codes, k, options.nprobe, **kernel_options
-            )
-        elif len(queries) == 1:
-            scores, result_ids = search_rows(prepared, codes, k, **kernel_options)
+                prepared, lists.centres, lists.starts, lists.longest, codes, k, options.nprobe, rounded=rounded,
+                early=self.early, **kernel_options,
+            )  # fmt: skip
         else:
-            scores, result_ids = search_rows_batch(prepared, codes, k, stored.longest, **kernel_options)
+            scores, result_ids = search_rows_batch(
+                prepared, codes, k, stored.longest, rounded=rounded, **kernel_options
+            )
         rows = result_ids
         if row_filter.rows is not None and stored.count:
             rows = torch.where(result_ids >= 0, row_filter.rows[result_ids.clamp(min=0)], result_ids)
         if self._refiner_is_coded and self.refiner is not None:
             scores, rows = self._rerank(self.refiner, prepared, result_ids, rows)
-        return scores, rows, norms
+        return copy_results(scores, rows, norms)
 
     def is_one_query(self, queries: torch.Tensor) -> bool:
         """Return whether the search is a few direct launches."""
@@ -133,7 +135,9 @@ class SearchPlan:
             )  # fmt: skip
         if self.sketch is not None:
             return self.launch_sketch(queries, out)[0]
-        return search_rows_one_query(queries, self._unit, codes, out, early=self.early, **self._kernel_options)
+        return search_rows_one_query(
+            queries, self._unit, codes, out, rounding=self._rounding, early=self.early, **self._kernel_options
+        )
 
     def launch_sketch(self, queries: torch.Tensor, out: Result) -> Result:
         """Like `launch_one_query`, with a scan of the sketch first; return the norm and whether the sketch sufficed."""
@@ -163,6 +167,16 @@ class SearchPlan:
     @property
     def _squared(self) -> bool:
         return self.metric == "l2"
+
+    @cached_property
+    def _rounding(self) -> Rounding | None:
+        """How queries are rounded for the matrix units; None: the scan does not use them."""
+        codec, options = self.stored.codec, self._kernel_options
+        if isinstance(codec, ProductCodes):
+            return None
+        return choose_rounding(
+            self.stored.codes.rows.dtype, self.stored.longest, options["metric"], options.get("grid")
+        )
 
     @property
     def _refiner_is_coded(self) -> bool:
@@ -197,7 +211,7 @@ class SearchPlan:
         if isinstance(stored.codec, ByteCodes):
             kernel_options["grid"] = stored.codec.grid
         if refiner is not None and not self._refiner_is_coded:
-            kernel_options["candidates"] = triton.next_power_of_2(max(MIN_CANDIDATES, options.k * options.depth))
+            kernel_options["candidates"] = max(MIN_CANDIDATES, options.k * options.depth)
             kernel_options["refine"] = refiner.codes.rows
             if stored.lists is not None:
                 kernel_options["places"] = stored.lists.row_ids
@@ -265,16 +279,16 @@ class GraphRecording:
                 stream.wait_stream(self._last)
                 self._last = stream
             if self._host is None:
-                tensors = (self._queries, *self._result[:2])
+                tensors = (self._queries, *self._result)
                 self._host = [torch.empty(t.shape, dtype=t.dtype, pin_memory=True) for t in tensors]
             host_queries, host_scores, host_rows = self._host
             with np.errstate(over="ignore", invalid="ignore"):  # values that overflow have no results
-                np.copyto(host_queries.numpy(), queries, casting="unsafe")
+                values = np.ascontiguousarray(queries, np.float32)
+            host_queries.copy_(view_as_tensor(values))  # by several threads
             self._queries.copy_(host_queries, non_blocking=True)
             self._graph.replay()
-            scores, rows = copy_results(*self._result)
-            host_scores.copy_(scores, non_blocking=True)
-            host_rows.copy_(rows, non_blocking=True)
+            host_scores.copy_(self._result[0], non_blocking=True)
+            host_rows.copy_(self._result[1], non_blocking=True)
             stream.synchronize()
             return host_scores.numpy().copy(), host_rows.numpy().copy()
 
@@ -286,7 +300,8 @@ class GraphRecording:
                 self._last = stream
             self._queries.copy_(queries, non_blocking=True)
             self._graph.replay()
-            return copy_results(*self._result)
+            scores, rows = self._result
+            return scores.clone(), rows.clone()
 
 
 class LaunchRecording:
@@ -396,7 +411,7 @@ class ReplayCache:
                     )
                 elif len(self._seen_keys) < MAX_SEEN_SHAPES:
                     self._seen_keys.add(key)
-        return recording(queries) if recording is not None else copy_results(*plan(queries.to(device)))
+        return recording(queries) if recording is not None else plan(queries.to(device))
 
     @property
     def nbytes(self) -> int:

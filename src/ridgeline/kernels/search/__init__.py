@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ridgeline.kernels.search.product_codes import decode_product as decode_product
     from ridgeline.kernels.search.product_codes import encode_product as encode_product
     from ridgeline.kernels.search.product_codes import train_codebooks as train_codebooks
+    from ridgeline.kernels.search.queries import Rounding as Rounding
     from ridgeline.kernels.search.queries import copy_results as copy_results
     from ridgeline.kernels.search.queries import prepare_queries as prepare_queries
     from ridgeline.kernels.search.rescore import MAX_CANDIDATES as MAX_CANDIDATES
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from ridgeline.kernels.search.scalar_codes import encode_scalar as encode_scalar
     from ridgeline.kernels.search.search import MIN_CANDIDATES as MIN_CANDIDATES
     from ridgeline.kernels.search.search import choose_candidate_count as choose_candidate_count
+    from ridgeline.kernels.search.search import choose_rounding as choose_rounding
     from ridgeline.kernels.search.search import search_lists as search_lists
     from ridgeline.kernels.search.search import search_rows as search_rows
     from ridgeline.kernels.search.search import search_rows_batch as search_rows_batch
@@ -54,12 +56,13 @@ __getattr__, __dir__, __all__ = attach(
             "search_sketch_one_query",
         ],
         "product_codes": ["CODEBOOK_SIZE", "decode_product", "encode_product", "train_codebooks"],
-        "queries": ["copy_results", "prepare_queries"],
+        "queries": ["Rounding", "copy_results", "prepare_queries"],
         "rescore": ["MAX_CANDIDATES"],
         "scalar_codes": ["build_sketch", "encode_scalar"],
         "search": [
             "MIN_CANDIDATES",
             "choose_candidate_count",
+            "choose_rounding",
             "search_lists",
             "search_rows",
             "search_rows_batch",

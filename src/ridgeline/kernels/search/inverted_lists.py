@@ -17,24 +17,14 @@ import triton
 import triton.language as tl
 
 from ridgeline.kernels.launch import launch_kernel
-from ridgeline.kernels.search.scan import NO_FMA, choose_chunk, compute_scores, finish_scores, scan_rows, view_mask
-from ridgeline.kernels.search.top_k import (
-    allocate_scratch,
-    choose_sort_capacity,
-    choose_warps,
-    collect_candidates,
-    pack_key_matrix,
-    sort_candidates,
-    unpack_position,
-)
+from ridgeline.kernels.search.scan import NO_FMA, choose_chunk, compute_scores, finish_scores, view_mask
+from ridgeline.kernels.search.top_k import LARGE_COUNT, select_tiles
 
 LIST_TILE = 32  # rows
 LIST_SCAN_SHAPE = (64, 4)  # elements at a time, warps, for one query; not tuned
 # Queries and rows per program, elements at a time, warps, stages; by bytes per element. Tuned for 2 bytes
 # (benchmarks/records/h200-search-sweep.txt), not for the others.
 LIST_BATCH_SHAPES = {2: (64, 128, 64, 4, 3), 4: (32, 64, 32, 4, 3), 1: (32, 128, 64, 4, 3)}
-MAX_LISTS = 8192  # that one program selects from
-CENTRE_TILE = 16  # centres per program: there are few of them
 INTERPRETED = triton.knobs.runtime.interpret
 
 
@@ -44,27 +34,13 @@ def find_nearest_lists(
     """Return the nearest lists, int32 [Q, probes], best first, of queries float32 [Q, D] and centres float32 [C, D];
     probes <= C.
     """
-    query_count, lists = queries.shape[0], centres.shape[0]
-    bias = -centres.square().sum(1) if metric == "l2" else None
-    factor = 2.0 if metric == "l2" else 1.0
-    if query_count <= 4:
-        scores, _ = scan_rows(queries, centres, bias=bias, factor=factor, tile=CENTRE_TILE, shape=(16, 32, 1))
-    else:
-        scores = queries @ centres.T
-        if bias is not None:
-            scores = scores.mul_(factor).add_(bias)
-    if lists > MAX_LISTS:
+    scores = queries @ centres.T
+    if metric == "l2":
+        scores = scores.mul_(2.0).sub_(centres.square().sum(1))
+    if probes > LARGE_COUNT:
         return scores.topk(probes, dim=1).indices.int()
-    out = torch.empty((query_count, probes), dtype=torch.int32, device=queries.device)
-    sorted_count = triton.next_power_of_2(max(2, probes))  # Triton 3.6 cannot select the best 1
-    buckets = min(triton.next_power_of_2(lists), max(sorted_count, 16))
-    if query_count:
-        _find_nearest_lists_kernel[(query_count,)](
-            scores, out, allocate_scratch(query_count, sorted_count, queries), lists, probes, scores.stride(0),
-            sorted_count, buckets, triton.next_power_of_2(triton.cdiv(lists, buckets)),
-            choose_sort_capacity(sorted_count), num_warps=choose_warps(sorted_count),
-        )  # fmt: skip
-    return out
+    # A query that is not finite gets any lists; its result is empty.
+    return select_tiles(scores, probes)[0].clamp_(min=0)
 
 
 def compute_list_tiles(
@@ -152,24 +128,6 @@ def compute_list_maxima(
         num_warps=warps, num_stages=stages,
     )  # fmt: skip
     return out
-
-
-@triton.jit(do_not_specialize=["lists", "probes", "score_stride"])
-def _find_nearest_lists_kernel(
-    scores, out, scratch, lists, probes, score_stride, K: tl.constexpr, BUCKETS: tl.constexpr, FAN: tl.constexpr,
-    CAPACITY: tl.constexpr,
-):  # fmt: skip
-    query = tl.program_id(0).to(tl.int64)
-    scratch += query * CAPACITY
-    at = tl.arange(0, BUCKETS)[:, None] + BUCKETS * tl.arange(0, FAN)[None, :]
-    score = tl.load(scores + query * score_stride + at, mask=at < lists, other=float("-inf"))
-    selected = collect_candidates(scratch, score, at, K, CAPACITY)
-    if selected <= CAPACITY:
-        best = sort_candidates(scratch, selected, K, CAPACITY)
-    else:
-        best = tl.topk(pack_key_matrix(score, at), K)
-    slot = tl.arange(0, K)
-    tl.store(out + query * probes + slot, unpack_position(best), mask=slot < probes)
 
 
 @triton.jit(do_not_specialize=["probes", "tiles_per_list"])

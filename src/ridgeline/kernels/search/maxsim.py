@@ -1,9 +1,11 @@
 """MaxSim of documents of many vectors: the largest product with each query vector, summed over the query.
 
 `score_documents` reads every vector once for up to four parts of queries (32 query vectors each) and writes one score
-per document and part, from products on the matrix units in the type of the rows. Programs take documents in turn and
-keep the queries in registers. `score_pairs` scores chosen documents in float32 products, to rank them exactly.
-Queries are cut into parts of 32 vectors; a missing vector is zero, whose largest product is 0.
+per document and part, from products on the matrix units in the type of the rows. Programs take documents in turn. The
+vectors of a document are the left operand: Hopper's matrix units read it from shared memory, where it arrives, and the
+maxima over a document stay in registers until its end (a quarter less time than with the queries on the left).
+`score_pairs` scores chosen documents in float32 products, to rank them exactly. Queries are cut into parts of 32
+vectors; a missing vector is zero, whose largest product is 0.
 
     python -m pytest tests/search/test_multi_cuda.py
 """
@@ -17,7 +19,8 @@ import triton.language as tl
 MAXSIM_PART = 32  # query vectors
 MAX_PARTS = 4  # in one program
 BLOCK = 64  # vectors of a document in one product
-PROGRAMS = 132 * 8  # take the documents in turn: a few per multiprocessor of an H100 or H200
+STAGES = 3  # blocks on their way from memory
+PROGRAMS = 132 * 4  # take the documents in turn: four per multiprocessor of an H100 or H200
 NO_SCORE = tl.constexpr(float("-inf"))
 
 
@@ -40,40 +43,41 @@ def score_documents(
         base, step = grid or (None, None)
         _score_documents_kernel[(min(count, PROGRAMS), triton.cdiv(len(parts), group))](
             queries.contiguous(), rows, offsets, base, step, scores, count, len(parts), depth,
-            max(16, triton.next_power_of_2(depth)), group, MAXSIM_PART, BLOCK, half, num_warps=4 if group < 4 else 8,
+            max(16, triton.next_power_of_2(depth)), group, MAXSIM_PART, BLOCK, half, STAGES,
+            num_warps=4 if group < 4 else 8,
         )  # fmt: skip
     return scores
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "part_count"])
 def _score_documents_kernel(
     queries, rows, offsets, base, step, scores, count, part_count, depth, DEPTH: tl.constexpr, GROUP: tl.constexpr,
-    PART: tl.constexpr, BLOCK: tl.constexpr, HALF: tl.constexpr,
+    PART: tl.constexpr, BLOCK: tl.constexpr, HALF: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     first = tl.program_id(1) * GROUP
-    vector = tl.arange(0, GROUP * PART)
+    vector = first * PART + tl.arange(0, GROUP * PART)
     d = tl.arange(0, DEPTH)
-    inside_query = (first * PART + vector < part_count * PART)[:, None] & (d < depth)[None, :]
-    q = tl.load(queries + (first * PART + vector)[:, None] * depth + d[None, :], mask=inside_query, other=0)
+    inside_query = (vector < part_count * PART)[None, :] & (d < depth)[:, None]
+    q = tl.load(queries + vector[None, :] * depth + d[:, None], mask=inside_query, other=0)  # [DEPTH, vectors]
     if base is not None:
         low = tl.load(base + d, mask=d < depth, other=0)
         width = tl.load(step + d, mask=d < depth, other=0)
     part = first + tl.arange(0, GROUP)
     for document in range(tl.program_id(0), count, tl.num_programs(0)):
         begin = tl.load(offsets + document)
-        end = tl.load(offsets + document + 1)
-        best = tl.full([GROUP * PART], NO_SCORE, tl.float32)
-        for at in range(begin, end, BLOCK):
+        length = (tl.load(offsets + document + 1) - begin).to(tl.int32)
+        document_rows = rows + begin * depth
+        best = tl.full([BLOCK, GROUP * PART], NO_SCORE, tl.float32)
+        for at in tl.range(0, length, BLOCK, num_stages=STAGES):
             place = at + tl.arange(0, BLOCK)
-            inside = place < end
-            x = tl.load(
-                rows + place[:, None] * depth + d[None, :], mask=inside[:, None] & (d < depth)[None, :], other=0
-            )
+            inside = place < length
+            at_rows = document_rows + place[:, None] * depth + d[None, :]
+            x = tl.load(at_rows, mask=inside[:, None] & (d < depth)[None, :], other=0)
             if base is not None:
                 x = (x.to(tl.float32) * width[None, :] + low[None, :]).to(tl.float16)
-            products = tl.dot(q, tl.trans(x), input_precision="tf32" if HALF else "ieee")
-            best = tl.maximum(best, tl.max(tl.where(inside[None, :], products, NO_SCORE), 1))
-        total = tl.sum(tl.reshape(best, [GROUP, PART]), 1)
+            products = tl.dot(x, q, input_precision="tf32" if HALF else "ieee")
+            best = tl.maximum(best, tl.where(inside[:, None], products, NO_SCORE))
+        total = tl.sum(tl.reshape(tl.max(best, 0), [GROUP, PART]), 1)
         tl.store(scores + part.to(tl.int64) * count + document, total, mask=part < part_count)
 
 

@@ -16,12 +16,18 @@ import triton
 from ridgeline.kernels.search import inverted_lists, rescore, scalar_codes, scan
 from ridgeline.kernels.search import queries as search_queries
 from ridgeline.kernels.search.inverted_lists import scan_lists
-from ridgeline.kernels.search.queries import QueryWords, prepare_and_probe, prepare_one_query
+from ridgeline.kernels.search.queries import (
+    QueryWords,
+    Rounding,
+    prepare_and_probe,
+    prepare_one_query,
+    prepare_queries,
+)
 from ridgeline.kernels.search.rescore import rescore_one_query, rescore_within_margin
 from ridgeline.kernels.search.scalar_codes import allocate_digits, rescan_codes, scan_codes, scan_sketch
 from ridgeline.kernels.search.scan import scan_rows
 from ridgeline.kernels.search.search import Grid, choose_candidate_count
-from ridgeline.kernels.search.top_k import allocate_groups, choose_buckets, choose_group_count
+from ridgeline.kernels.search.top_k import allocate_groups, choose_group_count
 
 Result = tuple[torch.Tensor, torch.Tensor]
 
@@ -50,20 +56,26 @@ def search_rows_one_query(
     grid: Grid | None = None,
     refine: torch.Tensor | None = None,
     candidates: int | None = None,
+    rounding: Rounding | None = None,
     early: bool = False,
 ) -> torch.Tensor:
     """Search all rows for one query.
 
     queries [1, D] of any float type, not normalised; unit: normalise it. Writes out: scores float32 [1, k] and numbers
     int64 [1, k], as `search_rows` returns them. Returns the norm [1]. A query that is not finite gets nan and -1.
+    rounding: as for many queries; the search does not need it, but the same kernel then serves both.
     early: each kernel may start before its predecessor ends, and waits for it on the GPU (programmatic dependent
     launch).
     """
-    (prepared, norms), words = prepare_one_query(queries, unit, grid, metric=metric, early=early)
+    words = None
+    if grid is None:
+        prepared, norms, _ = prepare_queries(queries, unit, rounding, early=early)
+    else:
+        (prepared, norms), words = prepare_one_query(queries, unit, grid, metric=metric, early=early)
     rescore_source: dict[str, Any] = {}
     tile = scan.SCAN_TILE if words is None else scalar_codes.CODE_TILE
     candidate_count = candidates or choose_candidate_count(out[0].shape[1])
-    scores, maxima, groups = allocate_scores(len(rows), tile, candidate_count, rows.device)
+    scores, maxima, groups = allocate_scores(len(rows), tile, rows.device)
     if words is None:
         scan_rows(prepared, rows, allowed=allowed, l2=metric == "l2", out=(scores, maxima), groups=groups, early=early)
     else:
@@ -102,13 +114,13 @@ def search_sketch_one_query(
     digits = allocate_digits(sketch)
     (prepared, norms), words = prepare_one_query(queries, unit, grid, metric=metric, digits=digits, early=early)
     tiles, tile, _ = sketch.shape
-    scores, maxima, groups = allocate_scores(tiles * tile, tile, candidates, rows.device)
+    scores, maxima, groups = allocate_scores(tiles * tile, tile, rows.device)
     scan_sketch(digits, sketch, len(rows), (scores, maxima), bias=bias, allowed=allowed, groups=groups, early=early)
     done = rescore_within_margin(
         prepared, norms, refine, scores, maxima, cast("torch.Tensor", groups), digits[1], out,
         tile=tile, candidate_count=candidates, metric=metric, ids=ids, early=early,
     )  # fmt: skip
-    scores, maxima, groups = allocate_scores(len(rows), scalar_codes.CODE_TILE, candidates, rows.device)
+    scores, maxima, groups = allocate_scores(len(rows), scalar_codes.CODE_TILE, rows.device)
     query_words = cast("QueryWords", words)
     rescan_codes(query_words, rows, (scores, maxima), done, bias=bias, allowed=allowed, groups=groups, early=early)
     rescore_one_query(
@@ -120,11 +132,11 @@ def search_sketch_one_query(
 
 def can_search_by_sketch(count: int, candidates: int) -> bool:
     """Return whether there are enough rows for groups of tiles, from which the margin is computed."""
-    return _choose_group_count(count, scalar_codes.SKETCH_TILE, candidates) > 0
+    return candidates <= rescore.MAX_ONE_QUERY_CANDIDATES and _choose_group_count(count, scalar_codes.SKETCH_TILE) > 0
 
 
-def _choose_group_count(count: int, tile: int, candidate_count: int) -> int:
-    return choose_group_count(_count_tiles(count, tile), choose_buckets(candidate_count))
+def _choose_group_count(count: int, tile: int) -> int:
+    return choose_group_count(_count_tiles(count, tile), rescore.ONE_QUERY_CAPACITY)
 
 
 def _count_tiles(count: int, tile: int) -> int:
@@ -134,13 +146,13 @@ def _count_tiles(count: int, tile: int) -> int:
 
 
 def allocate_scores(
-    count: int, tile: int, candidate_count: int, device: torch.device
+    count: int, tile: int, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
     """Allocate the scores of one query, the maxima of tiles, and the maxima of groups of tiles."""
     return (
         torch.empty((1, count), dtype=torch.float32, device=device),
         torch.full((1, _count_tiles(count, tile)), float("-inf"), dtype=torch.float32, device=device),
-        allocate_groups(_choose_group_count(count, tile, candidate_count), device),
+        allocate_groups(_choose_group_count(count, tile), device),
     )
 
 

@@ -8,6 +8,9 @@ can read the norms after the search to refuse a query, and need not wait for the
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import NamedTuple, cast
+
 import torch
 import triton
 import triton.language as tl
@@ -15,12 +18,10 @@ import triton.language as tl
 from ridgeline.kernels.launch import launch_kernel
 from ridgeline.kernels.search import scalar_codes
 from ridgeline.kernels.search.scalar_codes import Digits, store_query_digits, store_query_words
-from ridgeline.kernels.search.scan import NO_FMA
+from ridgeline.kernels.search.scan import NO_FMA, SUM_ERROR, TF32_ERROR
 from ridgeline.kernels.search.top_k import (
     EMPTY_KEY,
     append_selected,
-    choose_buckets,
-    choose_threshold_capacity,
     find_nth_largest,
     pack_keys,
     raise_threshold,
@@ -28,19 +29,65 @@ from ridgeline.kernels.search.top_k import (
 )
 
 
-def prepare_queries(queries: torch.Tensor, unit: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return queries [Q, D] of any float type as float32 [Q, D], and their norms, float64 [Q].
+class RoundedQueries(NamedTuple):
+    """Queries for the matrix units."""
+
+    values: torch.Tensor  # [Q, D] of the type that meets the rows
+    size: torch.Tensor  # float32 [Q], a power of two: query = size · values
+    error: torch.Tensor  # float32 [Q]: the largest possible error of a score
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """How to round queries that meet rows of `dtype`, whose largest norm is longest float32 [1].
+
+    scale float32 [D] multiplies the queries first, for rows that are codes; they are met as fp16, and `longest` is the
+    norm of the codes then.
+    """
+
+    dtype: torch.dtype
+    longest: torch.Tensor
+    metric: str = "ip"
+    scale: torch.Tensor | None = None
+
+
+def prepare_queries(
+    queries: torch.Tensor, unit: bool, rounding: Rounding | None = None, *, early: bool = False
+) -> tuple[torch.Tensor, torch.Tensor, RoundedQueries | None]:
+    """Return queries [Q, D] of any float type as float32 [Q, D], their norms, float64 [Q], and rounded queries.
 
     unit: divide each query by its norm; a zero query stays zero.
     """
     query_count, depth = queries.shape
-    out = torch.empty((query_count, depth), dtype=torch.float32, device=queries.device)
-    norms = torch.empty(query_count, dtype=torch.float64, device=queries.device)
-    if query_count:
-        _prepare_queries_kernel[(query_count,)](
-            queries, out, norms, *queries.stride(), depth, triton.next_power_of_2(depth), unit, num_warps=4
+    device = queries.device
+    out = torch.empty((query_count, depth), dtype=torch.float32, device=device)
+    norms = torch.empty(query_count, dtype=torch.float64, device=device)
+    rounded, scale, longest, full, squared = None, None, None, False, False
+    if rounding is not None:
+        dtype = torch.float16 if rounding.dtype == torch.int8 else rounding.dtype
+        rounded = RoundedQueries(
+            torch.empty((query_count, depth), dtype=dtype, device=device),
+            torch.empty(query_count, dtype=torch.float32, device=device),
+            torch.empty(query_count, dtype=torch.float32, device=device),
         )
-    return out, norms
+        scale, longest, full, squared = (
+            rounding.scale,
+            rounding.longest,
+            dtype == torch.float32,
+            rounding.metric == "l2",
+        )
+    if query_count:
+        launch_kernel(
+            _prepare_queries_kernel, query_count, queries, out, norms, scale, longest, *(rounded or (None, None, None)),
+            *queries.stride(), depth, triton.next_power_of_2(depth), unit, full, squared, SUM_ERROR, TF32_ERROR, early,
+            num_warps=WARPS,
+        )  # fmt: skip
+    return out, norms, rounded
+
+
+def round_queries(queries: torch.Tensor, rounding: Rounding) -> RoundedQueries:
+    """Round queries float32 [Q, D] that are prepared."""
+    return cast("RoundedQueries", prepare_queries(queries, False, rounding)[2])
 
 
 @triton.jit
@@ -53,10 +100,14 @@ def normalize_query(x, UNIT: tl.constexpr):
     return x, norm
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["query_stride", "element_stride"], do_not_specialize_on_alignment=["queries"])
 def _prepare_queries_kernel(
-    queries, out, norms, query_stride, element_stride, DEPTH: tl.constexpr, BLOCK: tl.constexpr, UNIT: tl.constexpr
+    queries, out, norms, scale, longest, rounded, size, error, query_stride, element_stride, DEPTH: tl.constexpr,
+    BLOCK: tl.constexpr, UNIT: tl.constexpr, FULL: tl.constexpr, L2: tl.constexpr, SLACK: tl.constexpr,
+    TF32: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
+    if EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
     query = tl.program_id(0).to(tl.int64)
     d = tl.arange(0, BLOCK)
     inside = d < DEPTH
@@ -64,30 +115,36 @@ def _prepare_queries_kernel(
     x, norm = normalize_query(x, UNIT)
     tl.store(norms + query, norm)
     tl.store(out + query * DEPTH + d, x, mask=inside)
+    if rounded is not None:
+        q = x
+        if scale is not None:
+            q = q * tl.load(scale + d, mask=inside, other=0)
+        # The power of two of the largest element, by its exponent: dividing by it is exact, and fp16 holds the
+        # quotient.
+        largest = tl.max(tl.abs(q), 0)
+        bits = largest.to(tl.int32, bitcast=True) & 0x7F800000
+        power = tl.where(bits > 0, bits.to(tl.float32, bitcast=True), 1.0)
+        near = (q / power).to(rounded.dtype.element_ty)
+        difference = q - near.to(tl.float32) * power
+        length = tl.sqrt(tl.sum(q * q, 0))
+        score_error = tl.sqrt(tl.sum(difference * difference, 0))
+        if FULL:
+            score_error = TF32 * length
+        longest_norm = tl.load(longest)
+        score_error = (score_error * 1.0001 + SLACK * length) * longest_norm
+        if L2:
+            score_error = 2 * score_error + longest_norm * longest_norm * 2.4e-7
+        tl.store(rounded + query * DEPTH + d, near, mask=inside)
+        tl.store(size + query, power)
+        tl.store(error + query, score_error)
 
 
 def copy_results(
     values: torch.Tensor, numbers: torch.Tensor, norms: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """Copy results [Q, k] into new memory; a query whose norm is not finite gets nan and -1."""
-    query_count, k = values.shape
-    out = torch.empty_like(values), torch.empty_like(numbers)
-    if query_count and k:
-        _copy_results_kernel[(query_count,)](values, numbers, norms, *out, k, triton.next_power_of_2(k), num_warps=1)
-    return out
-
-
-@triton.jit(do_not_specialize=["k"])
-def _copy_results_kernel(values, numbers, norms, out_values, out_numbers, k, BLOCK: tl.constexpr):
-    query = tl.program_id(0).to(tl.int64)
-    column = tl.arange(0, BLOCK)
-    inside = column < k
-    norm = tl.load(norms + query)
-    finite = norm - norm == 0
-    value = tl.load(values + query * k + column, mask=inside, other=0)
-    number = tl.load(numbers + query * k + column, mask=inside, other=0)
-    tl.store(out_values + query * k + column, tl.where(finite, value, float("nan")), mask=inside)
-    tl.store(out_numbers + query * k + column, tl.where(finite, number, -1), mask=inside)
+    bad = ~torch.isfinite(norms)[:, None]
+    return values.masked_fill(bad, float("nan")), numbers.masked_fill(bad, -1)
 
 
 # One query: norm, unit length and digits, or the nearest lists, in one launch.
@@ -98,6 +155,7 @@ def _copy_results_kernel(values, numbers, norms, out_values, out_numbers, k, BLO
 
 MAX_PROBED_LISTS = 8192  # that one program selects from
 MAX_PROBES = 64
+PROBE_CAPACITY = 128  # lists that may reach the threshold of a selection, and buckets that it is found with
 CENTRE_ELEMENTS = 8192  # elements of centres per program
 WARPS = 4
 
@@ -159,13 +217,13 @@ def prepare_and_probe(
     scan_query = prepared[0] if step is None else torch.empty_like(prepared[0])
     lists = torch.empty((1, probes), dtype=torch.int32, device=queries.device)
     scores = torch.empty(count, dtype=torch.float32, device=queries.device)
-    scratch = torch.empty(choose_threshold_capacity(probes), dtype=torch.int64, device=queries.device)
+    scratch = torch.empty(PROBE_CAPACITY, dtype=torch.int64, device=queries.device)
     finished_programs = torch.zeros(1, dtype=torch.int32, device=queries.device)
-    padded_count = max(2 * choose_buckets(probes), triton.next_power_of_2(count))
+    padded_count = max(2 * PROBE_CAPACITY, triton.next_power_of_2(count))
     launch_kernel(
         _prepare_and_probe_kernel, triton.cdiv(count, centres_per_program), queries, centres, step, *prepared,
         scan_query, lists, scores, scratch, finished_programs, count, probes, depth, block, centres_per_program,
-        padded_count, choose_buckets(probes), choose_threshold_capacity(probes), metric == "l2", unit, early,
+        padded_count, PROBE_CAPACITY, metric == "l2", unit, early,
         num_warps=WARPS, **NO_FMA,
     )  # fmt: skip
     return prepared, scan_query, lists
@@ -201,7 +259,7 @@ def _prepare_one_query_kernel(
 @triton.jit(do_not_specialize=["count", "probes"], do_not_specialize_on_alignment=["queries"])
 def _prepare_and_probe_kernel(
     queries, centres, step, out, norms, scan_query, lists, scores, scratch, finished_programs, count, probes,
-    DEPTH: tl.constexpr, BLOCK: tl.constexpr, CENTRES: tl.constexpr, PADDED_COUNT: tl.constexpr, BUCKETS: tl.constexpr,
+    DEPTH: tl.constexpr, BLOCK: tl.constexpr, CENTRES: tl.constexpr, PADDED_COUNT: tl.constexpr,
     CAPACITY: tl.constexpr, L2: tl.constexpr, UNIT: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     if EARLY:
@@ -229,7 +287,7 @@ def _prepare_and_probe_kernel(
     finished_before = tl.atomic_add(finished_programs, 1, sem="acq_rel", scope="gpu")
     if finished_before == tl.num_programs(0) - 1:
         tl.store(finished_programs, 0)
-        spread = tl.arange(0, PADDED_COUNT // BUCKETS)[:, None] * BUCKETS + tl.arange(0, BUCKETS)[None, :]
+        spread = tl.arange(0, PADDED_COUNT // CAPACITY)[:, None] * CAPACITY + tl.arange(0, CAPACITY)[None, :]
         spread_scores = tl.load(scores + spread, mask=spread < count, other=float("-inf"), cache_modifier=".cg")
         least = find_nth_largest(tl.max(spread_scores, 0), probes)
         position = tl.arange(0, PADDED_COUNT)

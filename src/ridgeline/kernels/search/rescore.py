@@ -15,35 +15,32 @@ import triton
 import triton.language as tl
 
 from ridgeline.kernels.launch import launch_kernel
-from ridgeline.kernels.search import top_k
 from ridgeline.kernels.search.scan import NO_FMA
 from ridgeline.kernels.search.top_k import (
     EMPTY_GROUP,
     EMPTY_KEY,
-    allocate_scratch,
+    LARGE_COUNT,
+    RANK_BLOCK,
+    SELECT_WARPS,
+    SMALL_COUNT,
     append_selected,
-    choose_buckets,
-    choose_sort_capacity,
-    choose_step,
-    choose_threshold_capacity,
-    choose_warps,
-    collect_candidates,
+    bisect_nth_largest,
+    choose_capacity,
     decode_group_scores,
     find_nth_largest,
-    merge_top_k,
-    pack_key_matrix,
     pack_keys,
     raise_threshold,
     raise_threshold_in_memory,
     select_tiles_by_group,
-    sort_candidates,
     unpack_position,
     unpack_score,
 )
 
 RESCORE_CHUNK = 64  # elements of a row at a time in float64
+RESCORE_ROWS = {64: 32, 512: 64}  # rows at a time in float64; by capacity
+SCORES_BY = {"row": 0, "slot": 1, "tile": 2}
 UNBOUNDED = 0x7FFFFFFF
-MAX_CANDIDATES = 256  # ranked by comparing all pairs
+MAX_CANDIDATES = LARGE_COUNT
 
 
 def rescore_candidates(
@@ -74,7 +71,7 @@ def rescore_candidates(
     scores       by `scores_by`: "row": [Q, N]; "slot": [Q, tiles · tile], in the order of `tiles` [Q, tiles]; "tile":
                  [Q, T · tile], by the number of the tile
     starts, ends [Q, T]: the rows of a tile; without them tile t holds the rows from t · tile on
-    candidates   a power of two, at least k: how many of the best rows are computed in float64 from rows [N, D]; codes
+    candidates   at least k: how many of the best rows (or a few more) are computed in float64 from rows [N, D]; codes
                  stand for middle[d] + step[d] · code; without rows the scores are not computed again
     places       [N]: the position in `rows` of each scanned row, if the order differs
     ids          [N]: the numbers to return instead of row numbers; ties go to the lower number
@@ -89,43 +86,22 @@ def rescore_candidates(
         torch.empty((query_count, k), dtype=torch.int64, device=queries.device),
     )
     bound, error, certified = certificate or (None, None, None)
-    width = tiles.shape[1]
+    capacity = choose_capacity(max(candidates, tiles.shape[1]))
+    scratch_shape, device = (query_count, capacity), queries.device
     if query_count:
         _rescore_candidates_kernel[(query_count,)](
             queries, rows, scores, tiles, starts, ends, ids, step, middle, places, bound, error, certified, done,
-            allocate_scratch(query_count, candidates, queries), values, numbers,
+            torch.empty(scratch_shape, dtype=torch.int64, device=device),
+            torch.empty(scratch_shape, dtype=torch.float64, device=device),
+            torch.empty(scratch_shape, dtype=torch.int64, device=device), values, numbers,
             scores.shape[1] if scores_by == "row" else UNBOUNDED,  # otherwise missing rows have no score
-            k, queries.stride(0), 0 if rows is None else rows.stride(0), scores.stride(0),
-            0 if starts is None else starts.stride(0), queries.shape[1], width, tile,
-            max(1, min(width, max(top_k.SORT_BLOCK, candidates) // tile)), candidates, choose_sort_capacity(candidates),
-            min(RESCORE_CHUNK, triton.next_power_of_2(queries.shape[1])), metric == "l2", scores_by,
-            num_warps=choose_warps(candidates), **NO_FMA,
+            k, candidates, tiles.shape[1], SCORES_BY[scores_by], queries.stride(0),
+            0 if rows is None else rows.stride(0), scores.stride(0), 0 if starts is None else starts.stride(0),
+            queries.shape[1], tile, capacity, RESCORE_ROWS[capacity],
+            min(RESCORE_CHUNK, triton.next_power_of_2(queries.shape[1])), RANK_BLOCK, metric == "l2",
+            num_warps=SELECT_WARPS[capacity], **NO_FMA,
         )  # fmt: skip
     return values, numbers
-
-
-@triton.jit
-def _load_tile_scores(
-    slot, tiles, starts, ends, scores, count, TILE: tl.constexpr, BY: tl.constexpr
-):  # fmt: skip
-    """Load the scores and rows of the tiles in some slots: [slots, TILE] each."""
-    tile = tl.load(tiles + slot)
-    valid = tile >= 0
-    if starts is None:
-        start = tile * TILE
-        end = tl.full(slot.shape, 0, tl.int32) + count
-    else:
-        start = tl.load(starts + tile, mask=valid, other=0)
-        end = tl.load(ends + tile, mask=valid, other=0)
-    local = tl.arange(0, TILE)
-    row = start[:, None] + local[None, :]
-    at = row
-    if BY == "slot":
-        at = slot[:, None] * TILE + local[None, :]
-    if BY == "tile":
-        at = tile[:, None] * TILE + local[None, :]
-    inside = valid[:, None] & (row < end[:, None])
-    return tl.load(scores + at, mask=inside, other=float("-inf")), row
 
 
 @triton.jit
@@ -170,12 +146,23 @@ def compute_ranks(exact, number, valid, C: tl.constexpr):
     return tl.sum(tl.where(ahead, 1, 0), 1)
 
 
-@triton.jit(do_not_specialize=["count", "k", "query_stride", "score_stride", "start_stride"])
+@triton.jit(
+    do_not_specialize=[
+        "count",
+        "k",
+        "wanted",
+        "width",
+        "scores_by",
+        "query_stride",
+        "score_stride",
+        "start_stride",
+    ]
+)
 def _rescore_candidates_kernel(
     queries, rows, scores, tiles, starts, ends, ids, step, middle, places, bound, error, certified, done, scratch,
-    values, numbers, count, k, query_stride, row_stride, score_stride, start_stride, DEPTH: tl.constexpr,
-    WIDTH: tl.constexpr, TILE: tl.constexpr, STEP: tl.constexpr, CANDIDATES: tl.constexpr, CAPACITY: tl.constexpr,
-    CHUNK: tl.constexpr, L2: tl.constexpr, BY: tl.constexpr,
+    exact_scores, exact_ids, values, numbers, count, k, wanted, width, scores_by, query_stride, row_stride,
+    score_stride, start_stride, DEPTH: tl.constexpr, TILE: tl.constexpr, CAPACITY: tl.constexpr, ROWS: tl.constexpr,
+    CHUNK: tl.constexpr, BLOCK: tl.constexpr, L2: tl.constexpr,
 ):  # fmt: skip
     query = tl.program_id(0).to(tl.int64)
     if done is not None:  # noqa: SIM102 (one condition would load a null pointer)
@@ -183,45 +170,79 @@ def _rescore_candidates_kernel(
             return
     queries += query * query_stride
     scores += query * score_stride
-    tiles += query * WIDTH
+    tiles += query * width
     scratch += query * CAPACITY
-    if starts is not None:
-        starts += query * start_stride
-        ends += query * start_stride
-    selected = CAPACITY + 1
-    if CANDIDATES <= WIDTH:
-        score, place = _load_tile_scores(tl.arange(0, WIDTH), tiles, starts, ends, scores, count, TILE, BY)
-        selected = collect_candidates(scratch, score, place, CANDIDATES, CAPACITY)
-    if selected <= CAPACITY:
-        best = sort_candidates(scratch, selected, CANDIDATES, CAPACITY)
+    exact_scores += query * CAPACITY
+    exact_ids += query * CAPACITY
+    # Scores of all rows of the tiles [slots, TILE].
+    tile_slot = tl.arange(0, CAPACITY // 2)
+    tile = tl.load(tiles + tile_slot, mask=tile_slot < width, other=-1)
+    is_tile = tile >= 0
+    if starts is None:
+        start = tile * TILE
+        end = tl.full(tile.shape, 0, tl.int32) + count
     else:
-        best = tl.full([CANDIDATES], EMPTY_KEY, tl.int64)
-        for begin in range(0, WIDTH, STEP):
-            slot = begin + tl.arange(0, STEP)
-            score_block, row_block = _load_tile_scores(slot, tiles, starts, ends, scores, count, TILE, BY)
-            best = merge_top_k(best, pack_key_matrix(score_block, row_block), CANDIDATES)
-    row = unpack_position(best)
-    valid = row >= 0
-    safe_row = tl.where(valid, row, 0)
-    exact = unpack_score(best).to(tl.float64)
-    if rows is not None:
-        exact = compute_exact_scores(
-            queries, rows, safe_row, valid, places, step, middle, row_stride, DEPTH, CHUNK, CANDIDATES, L2
-        )
-    number = safe_row.to(tl.int64)
-    if ids is not None:
-        number = tl.load(ids + safe_row, mask=valid, other=0).to(tl.int64)
-    exact = tl.where(valid, exact, float("-inf"))
-    rank = compute_ranks(exact, number, valid, CANDIDATES)
+        start = tl.load(starts + query * start_stride + tile, mask=is_tile, other=0)
+        end = tl.load(ends + query * start_stride + tile, mask=is_tile, other=0)
+    local = tl.arange(0, TILE)
+    row = start[:, None] + local[None, :]
+    at = row
+    if scores_by == 1:
+        at = tile_slot[:, None] * TILE + local[None, :]
+    if scores_by == 2:
+        at = tile[:, None] * TILE + local[None, :]
+    score = tl.load(scores + at, mask=is_tile[:, None] & (row < end[:, None]), other=float("-inf"))
+    # The maxima of the tiles are scores of different rows, so the best `wanted` rows reach the last one of as many.
+    least = bisect_nth_largest(tl.max(score, 1), tl.minimum(wanted, CAPACITY // 2))
+    flat_score = tl.reshape(score, [CAPACITY // 2 * TILE])
+    keys = pack_keys(flat_score, tl.reshape(row, [CAPACITY // 2 * TILE]))
+    keep = (flat_score >= least) & (flat_score > float("-inf"))
+    selected = append_selected(scratch, 0, keys, keep, CAPACITY)
+    if selected > CAPACITY:  # fewer tiles than `wanted`, or many good rows in a tile
+        low = raise_threshold(tl.where(keep, keys, EMPTY_KEY), wanted, CAPACITY)
+        tl.debug_barrier()
+        selected = append_selected(scratch, 0, keys, keys >= low, CAPACITY)
+    tl.debug_barrier()
+    for begin in range(0, selected, ROWS):
+        slot = begin + tl.arange(0, ROWS)
+        key = tl.load(scratch + slot, mask=slot < selected, other=EMPTY_KEY)
+        near = unpack_position(key)
+        valid = near >= 0
+        safe_row = tl.where(valid, near, 0)
+        exact = unpack_score(key).to(tl.float64)
+        if rows is not None:
+            exact = compute_exact_scores(
+                queries, rows, safe_row, valid, places, step, middle, row_stride, DEPTH, CHUNK, ROWS, L2
+            )
+        number = safe_row.to(tl.int64)
+        if ids is not None:
+            number = tl.load(ids + safe_row, mask=valid, other=0).to(tl.int64)
+        tl.store(exact_scores + slot, exact, mask=slot < selected)
+        tl.store(exact_ids + slot, number, mask=slot < selected)
+    tl.debug_barrier()
+    slot = tl.arange(0, CAPACITY)
+    filled = slot < selected
+    exact = tl.load(exact_scores + slot, mask=filled, other=float("-inf"))
+    number = tl.load(exact_ids + slot, mask=filled, other=-1)
+    rank = tl.zeros([CAPACITY], tl.float32)  # an int32 sum would go through shared memory
+    for begin in range(0, selected, BLOCK):
+        other_slot = begin + tl.arange(0, BLOCK)
+        is_row = other_slot < selected
+        other = tl.load(exact_scores + other_slot, mask=is_row, other=float("-inf"))
+        other_number = tl.load(exact_ids + other_slot, mask=is_row, other=0)
+        ahead = other[None, :] > exact[:, None]
+        tied = (other[None, :] == exact[:, None]) & (other_number[None, :] < number[:, None])
+        rank += tl.sum(tl.where((ahead | tied) & is_row[None, :], 1.0, 0.0), 1)
+    place = tl.where(filled, rank.to(tl.int32), slot)
     value = exact
     if L2:
-        value = tl.where(valid, -exact, float("inf"))
-    tl.store(values + query * k + rank, value.to(tl.float32), mask=rank < k)
-    tl.store(numbers + query * k + rank, tl.where(valid, number, -1), mask=rank < k)
+        value = -exact
+    tl.store(values + query * k + place, value.to(tl.float32), mask=place < k)
+    tl.store(numbers + query * k + place, number, mask=place < k)
     if certified is not None:
         # The k-th score in units of the scan. If the tiles hold fewer than k rows, there are no rows outside.
-        worst = tl.min(tl.where((rank < k) & valid, exact, float("inf")), 0)
-        filled = tl.sum((valid & (rank < k)).to(tl.int32), 0) == k
+        best = filled & (place < k)
+        worst = tl.min(tl.where(best, exact, float("inf")), 0)
         outside = tl.load(bound + query).to(tl.float64)
         if L2:
             q2 = tl.zeros([CHUNK], tl.float64)
@@ -230,7 +251,7 @@ def _rescore_candidates_kernel(
                 q = tl.load(queries + d, mask=d < DEPTH, other=0).to(tl.float64)
                 q2 += q * q
             outside -= tl.sum(q2, 0)  # 2·q·x - |x|² = |q|² - |q - x|²
-        certain = (outside == float("-inf")) | (filled & (outside + tl.load(error + query) < worst))
+        certain = (outside == float("-inf")) | ((selected >= k) & (outside + tl.load(error + query) < worst))
         tl.store(certified + query, certain.to(tl.uint8))
 
 
@@ -242,9 +263,9 @@ def _rescore_candidates_kernel(
 
 
 ONE_QUERY_CHUNK = 128  # elements of a row at a time in float64
-MAX_ONE_QUERY_CANDIDATES = 64
-TILE_STEPS = (1024, 4096, 16384)  # tiles at a time
-ROW_STEPS = (1024, 4096)  # rows that one step reads at once, without tiles
+MAX_ONE_QUERY_CANDIDATES = SMALL_COUNT
+ONE_QUERY_CAPACITY = 2 * SMALL_COUNT  # scores that may reach the threshold, and buckets that it is found with
+TILE_STEP = 1024  # tiles at a time
 ONE_QUERY_WARPS = 8
 
 
@@ -279,14 +300,12 @@ def rescore_one_query(
     values, numbers = out
     tiles, k = maxima.shape[1], values.shape[1]
     group_count = 0 if groups is None else len(groups)
-    rows_at_once = choose_step(tiles * tile, candidate_count, ROW_STEPS) if tiles * tile <= ROW_STEPS[-1] else 0
     arguments: tuple[Any, ...] = (
         queries, norms, rows, scores, maxima, starts, ends, ids, step, middle, places, groups, done,
-        torch.empty(2 * choose_threshold_capacity(candidate_count), dtype=torch.int32, device=queries.device),
-        torch.empty(choose_threshold_capacity(candidate_count), dtype=torch.int64, device=queries.device), values,
-        numbers, scores.shape[1] if starts is None else 0, tiles, k, candidate_count, rows.stride(0), queries.shape[1],
-        tile, choose_buckets(candidate_count), choose_step(tiles, candidate_count, TILE_STEPS), rows_at_once,
-        choose_threshold_capacity(candidate_count), group_count,
+        torch.empty(2 * ONE_QUERY_CAPACITY, dtype=torch.int32, device=queries.device),
+        torch.empty(ONE_QUERY_CAPACITY, dtype=torch.int64, device=queries.device), values, numbers,
+        scores.shape[1] if starts is None else 0, tiles, k, candidate_count, rows.stride(0), queries.shape[1], tile,
+        ONE_QUERY_CAPACITY, TILE_STEP, group_count,
         triton.next_power_of_2(triton.cdiv(tiles, group_count)) if group_count else 0,
         min(ONE_QUERY_CHUNK, triton.next_power_of_2(queries.shape[1])), metric == "l2", early,
     )  # fmt: skip
@@ -309,16 +328,14 @@ def _load_scores_at(position, tile, starts, ends, scores, count, TILE: tl.conste
 
 
 @triton.jit
-def _select_best_tiles(
-    maxima, tiles, tile_ids, candidate_count, BUCKETS: tl.constexpr, STEP: tl.constexpr, CAPACITY: tl.constexpr
-):
+def _select_best_tiles(maxima, tiles, tile_ids, candidate_count, STEP: tl.constexpr, CAPACITY: tl.constexpr):
     """Write to tile_ids [CAPACITY] the tiles that hold the best `candidate_count` rows.
 
     Returns the score that these rows reach, and the number of tiles, which can exceed CAPACITY.
     """
-    bucket_maxima = tl.full([BUCKETS], float("-inf"), tl.float32)
+    bucket_maxima = tl.full([CAPACITY], float("-inf"), tl.float32)
     for begin in range(0, tiles, STEP):
-        position = begin + tl.arange(0, STEP // BUCKETS)[:, None] * BUCKETS + tl.arange(0, BUCKETS)[None, :]
+        position = begin + tl.arange(0, STEP // CAPACITY)[:, None] * CAPACITY + tl.arange(0, CAPACITY)[None, :]
         bucket_maxima = tl.maximum(
             bucket_maxima, tl.max(tl.load(maxima + position, mask=position < tiles, other=float("-inf")), 0)
         )
@@ -335,49 +352,39 @@ def _select_best_tiles(
 @triton.jit
 def _select_fewer_tiles(maxima, tiles, least, tile_ids, candidate_count, STEP: tl.constexpr, CAPACITY: tl.constexpr):
     """Write at most CAPACITY tiles to `tile_ids` if more than that reach `least`; return their number."""
-    SHORT: tl.constexpr = STEP if STEP <= 1024 else STEP // 4  # keys take twice the bytes of scores
-    low = raise_threshold_in_memory(maxima, tiles, least, candidate_count, CAPACITY, SHORT)
+    low = raise_threshold_in_memory(maxima, tiles, least, candidate_count, CAPACITY, STEP)
     tl.debug_barrier()
     count = 0
-    for begin in range(0, tiles, SHORT):
-        position = begin + tl.arange(0, SHORT)
+    for begin in range(0, tiles, STEP):
+        position = begin + tl.arange(0, STEP)
         keys = pack_keys(tl.load(maxima + position, mask=position < tiles, other=float("-inf")), position)
         count = append_selected(tile_ids, count, position, keys >= low, CAPACITY)
     tl.debug_barrier()
     return count
 
 
-@triton.jit(do_not_specialize=["count", "k", "candidate_count"])
+@triton.jit(do_not_specialize=["count", "tiles", "k", "candidate_count"])
 def _rescore_one_query_kernel(
     queries, norms, rows, scores, maxima, starts, ends, ids, step, middle, places, groups, done, tile_ids,
     scratch, values, numbers, count, tiles, k, candidate_count, row_stride, DEPTH: tl.constexpr, TILE: tl.constexpr,
-    BUCKETS: tl.constexpr, STEP: tl.constexpr, ROWS_AT_ONCE: tl.constexpr, CAPACITY: tl.constexpr, GROUPS: tl.constexpr,
-    TILES_PER_GROUP: tl.constexpr, CHUNK: tl.constexpr, L2: tl.constexpr, EARLY: tl.constexpr,
+    CAPACITY: tl.constexpr, STEP: tl.constexpr, GROUPS: tl.constexpr, TILES_PER_GROUP: tl.constexpr,
+    CHUNK: tl.constexpr, L2: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     if EARLY:
         tl.extra.cuda.gdc_wait()
     if done is not None:  # noqa: SIM102 (one condition would load a null pointer)
         if tl.load(done) != 0:
             return
-    if ROWS_AT_ONCE:
-        # One step reads all rows.
-        spread = tl.arange(0, ROWS_AT_ONCE // BUCKETS)[:, None] * BUCKETS + tl.arange(0, BUCKETS)[None, :]
-        owner = tl.where(spread < tiles * TILE, spread // TILE, -1)
-        spread_scores, _ = _load_scores_at(spread, owner, starts, ends, scores, count, TILE)
-        least = find_nth_largest(tl.max(spread_scores, 0), candidate_count)
-        position = tl.arange(0, ROWS_AT_ONCE)
-        tile = tl.where(position < tiles * TILE, position // TILE, -1)
+    if groups is None:
+        least, picked = _select_best_tiles(maxima, tiles, tile_ids, candidate_count, STEP, CAPACITY)
     else:
-        if groups is None:
-            least, picked = _select_best_tiles(maxima, tiles, tile_ids, candidate_count, BUCKETS, STEP, CAPACITY)
-        else:
-            least, picked = select_tiles_by_group(
-                groups, maxima, tiles, tile_ids, candidate_count, GROUPS, TILES_PER_GROUP, BUCKETS, CAPACITY
-            )
-        if picked > CAPACITY:
-            picked = _select_fewer_tiles(maxima, tiles, least, tile_ids, candidate_count, STEP, CAPACITY)
-        position = tl.arange(0, CAPACITY * TILE)
-        tile = tl.load(tile_ids + position // TILE, mask=position // TILE < picked, other=-1)
+        least, picked = select_tiles_by_group(
+            groups, maxima, tiles, tile_ids, candidate_count, GROUPS, TILES_PER_GROUP, CAPACITY
+        )
+    if picked > CAPACITY:
+        picked = _select_fewer_tiles(maxima, tiles, least, tile_ids, candidate_count, STEP, CAPACITY)
+    position = tl.arange(0, CAPACITY * TILE)
+    tile = tl.load(tile_ids + position // TILE, mask=position // TILE < picked, other=-1)
     score, row = _load_scores_at(position, tile, starts, ends, scores, count, TILE)
     keys = pack_keys(score, row)
     selected = append_selected(scratch, 0, keys, (score >= least) & (score > float("-inf")), CAPACITY)
@@ -467,8 +474,8 @@ def rescore_within_margin(
         torch.empty(MARGIN_CAPACITY, dtype=torch.float64, device=device),
         torch.empty(MARGIN_CAPACITY, dtype=torch.int64, device=device),
         torch.zeros(2, dtype=torch.int32, device=device), done, values, numbers, tiles, k, candidate_count,
-        rows.stride(0), queries.shape[1], tile, choose_buckets(candidate_count), len(groups), MARGIN_TILES_PER_STEP,
-        MARGIN_SLOTS, MARGIN_ROWS_PER_STEP, MARGIN_CAPACITY, choose_buckets(k), choose_threshold_capacity(k),
+        rows.stride(0), queries.shape[1], tile, ONE_QUERY_CAPACITY, len(groups), MARGIN_TILES_PER_STEP,
+        MARGIN_SLOTS, MARGIN_ROWS_PER_STEP, MARGIN_CAPACITY, ONE_QUERY_CAPACITY, ONE_QUERY_CAPACITY,
         min(MARGIN_CHUNK, triton.next_power_of_2(queries.shape[1])), metric == "l2", early,
     )  # fmt: skip
     launch_kernel(_rescore_within_margin_kernel, programs, *arguments, num_warps=MARGIN_WARPS, **NO_FMA)

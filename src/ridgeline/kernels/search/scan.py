@@ -7,7 +7,7 @@ Programs of several queries are neighbours in the grid, so a tile comes from mem
 other queries.
 
 Many queries (`compute_tile_maxima`) use the matrix units and write no score matrix. Queries are rounded to the type
-of the rows; sums are float32. `round_queries` returns a bound on the effect of that rounding for each query
+of the rows; sums are float32. `prepare_queries` returns a bound on the effect of that rounding for each query
 (|q - rounded q| · longest row, by Cauchy and Schwarz, plus a little for the sums). `rescore.py` uses the bound to
 certify that no row outside the selected tiles can be among the k best. `recompute_tile_maxima` computes the maxima of
 queries without the certificate again in full float32. Usually no query needs it, and its programs end at once, so the
@@ -27,6 +27,8 @@ import triton.language as tl
 
 from ridgeline.kernels.launch import launch_kernel
 from ridgeline.kernels.search.top_k import update_group
+
+Scores = tuple[torch.Tensor, torch.Tensor]  # tiles and their scores
 
 # For kernels that compare sums. Several threads compute the same sum in different orders. The results are equal only if
 # every product is rounded before it is added. A compiler that fuses a multiplication and an addition skips that
@@ -167,31 +169,6 @@ TF32_ERROR = 2.0**-9  # both operands lose their last 13 bits
 INTERPRETED = triton.knobs.runtime.interpret  # the interpreter cannot multiply bfloat16
 
 
-def round_queries(
-    queries: torch.Tensor, dtype: torch.dtype, longest: torch.Tensor, metric: str = "ip",
-    scale: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
-    """Round queries float32 [Q, D] to the type that meets rows of `dtype`.
-
-    Returns the rounded queries [Q, D], size [Q] (a power of two: query = size · rounded query), and the largest
-    possible error of a score, float32 [Q]. longest [1]: the norm of the longest row.
-
-    scale float32 [D] multiplies the queries first, for rows that are codes; they are met as fp16, and `longest` is the
-    norm of the codes then.
-    """
-    query_count, depth = queries.shape
-    query_dtype = torch.float16 if dtype == torch.int8 else dtype
-    out = torch.empty((query_count, depth), dtype=query_dtype, device=queries.device)
-    size = torch.empty(query_count, dtype=torch.float32, device=queries.device)
-    error = torch.empty(query_count, dtype=torch.float32, device=queries.device)
-    if query_count:
-        _round_queries_kernel[(query_count,)](
-            queries, scale, longest, out, size, error, queries.stride(0), depth, triton.next_power_of_2(depth),
-            query_dtype == torch.float32, metric == "l2", SUM_ERROR, TF32_ERROR, num_warps=4,
-        )  # fmt: skip
-    return out, size, error
-
-
 def compute_tile_maxima(
     queries: torch.Tensor,
     size: torch.Tensor,
@@ -226,20 +203,22 @@ def recompute_tile_maxima(
     rows: torch.Tensor,
     out: torch.Tensor,
     certified: torch.Tensor,
+    scratch: Scores,
     *,
     bias: torch.Tensor | None = None,
     allowed: torch.Tensor | None = None,
     factor: float = 1.0,
     l2: bool = False,
 ) -> None:
-    """Compute the maxima [Q, T] without rounding for float32 queries [Q, D] whose `certified` [Q] is 0."""
-    (count, depth), (query_count, tiles) = rows.shape, out.shape
-    chunk, warps = RESCORE_SHAPE
-    if query_count and tiles:
-        _recompute_tile_maxima_kernel[(min(tiles, RECOMPUTE_PROGRAMS),)](
-            queries, rows, bias, view_mask(allowed), out, certified, query_count, count, tiles, queries.stride(0),
-            rows.stride(0), out.stride(0), factor, depth, choose_chunk(depth, chunk), BATCH_TILE,
-            triton.next_power_of_2(query_count), l2, num_warps=warps, **NO_FMA,
+    """Compute the maxima [Q, T] without rounding for float32 queries [Q, D] whose `certified` [Q] is 0.
+
+    scratch: the tiles and scores of `rescore_tiles`, which are not changed.
+    """
+    if out.numel():
+        tiles, scores = scratch
+        _launch_score_tiles(
+            min(out.shape[1], RECOMPUTE_PROGRAMS), queries, rows, tiles, None, None, bias, allowed, certified,
+            certified.all(), scores, out, BATCH_TILE, factor, l2,
         )  # fmt: skip
 
 
@@ -256,53 +235,45 @@ def rescore_tiles(
     starts: torch.Tensor | None = None,
     ends: torch.Tensor | None = None,
     done: torch.Tensor | None = None,
+    maxima: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return the float32 scores of all rows in the selected tiles [Q, K]: [Q, K · tile]; -inf where there is no row.
+    """Return the float32 scores of all rows in the selected tiles [Q, K]: [Q, K · tile].
 
-    starts, ends [Q, T]: the rows of a tile, as in `rescore_candidates`.
+    A tile of -1 has no scores: they are not written.
+
+    starts, ends [Q, T]: the rows of a tile, as in `rescore_candidates`. maxima: those that `recompute_tile_maxima`
+    may compute later; with them it is the same kernel.
     """
     tile = tile or BATCH_TILE
     query_count, width = tiles.shape
     if out is None:
         out = torch.empty((query_count, width * tile), dtype=torch.float32, device=rows.device)
-    chunk, warps = RESCORE_SHAPE
     if query_count:
-        _rescore_tiles_kernel[(query_count * width,)](
-            queries, rows, tiles, starts, ends, bias, view_mask(allowed), done, out, rows.shape[0], queries.stride(0),
-            rows.stride(0), 0 if starts is None else starts.stride(0), factor, rows.shape[1],
-            choose_chunk(rows.shape[1], chunk), width, tile, l2, num_warps=warps, **NO_FMA,
+        _launch_score_tiles(
+            query_count * width, queries, rows, tiles, starts, ends, bias, allowed, done, None, out, maxima, tile,
+            factor, l2,
         )  # fmt: skip
     return out
 
 
-@triton.jit
-def _round_queries_kernel(
-    queries, scale, longest, out, size, error, query_stride, DEPTH: tl.constexpr, BLOCK: tl.constexpr,
-    FULL: tl.constexpr, L2: tl.constexpr, SLACK: tl.constexpr, TF32: tl.constexpr,
-):  # fmt: skip
-    query = tl.program_id(0).to(tl.int64)
-    d = tl.arange(0, BLOCK)
-    q = tl.load(queries + query * query_stride + d, mask=d < DEPTH, other=0)
-    if scale is not None:
-        q = q * tl.load(scale + d, mask=d < DEPTH, other=0)
-    # The power of two of the largest element, by its exponent: dividing by it is exact, and fp16 holds the quotient.
-    largest = tl.max(tl.abs(q), 0)
-    bits = largest.to(tl.int32, bitcast=True) & 0x7F800000
-    power = tl.where(bits > 0, bits.to(tl.float32, bitcast=True), 1.0)
-    rounded = (q / power).to(out.dtype.element_ty)
-    difference = q - rounded.to(tl.float32) * power
-    length = tl.sqrt(tl.sum(q * q, 0))
-    score_error = tl.sqrt(tl.sum(difference * difference, 0))
-    if FULL:
-        score_error = TF32 * length
-    longest_norm = tl.load(longest)
-    score_error = (score_error * 1.0001 + SLACK * length) * longest_norm
-    if L2:
-        score_error = 2 * score_error + longest_norm * longest_norm * 2.4e-7
-    tl.store(out + query * DEPTH + d, rounded, mask=d < DEPTH)
-    tl.store(size + query, power)
-    tl.store(error + query, score_error)
+def _launch_score_tiles(
+    programs: int, queries: torch.Tensor, rows: torch.Tensor, tiles: torch.Tensor, starts: torch.Tensor | None,
+    ends: torch.Tensor | None, bias: torch.Tensor | None, allowed: torch.Tensor | None, done: torch.Tensor | None,
+    all_done: torch.Tensor | None, scores: torch.Tensor, maxima: torch.Tensor | None, tile: int, factor: float,
+    l2: bool,
+) -> None:  # fmt: skip
+    """Score the selected tiles; with `all_done` all tiles of the queries that are not done, for their maxima."""
+    chunk, warps = RESCORE_SHAPE
+    everything = all_done is not None
+    if maxima is not None and all_done is None:
+        all_done = done  # not read
+    _score_tiles_kernel[(programs,)](
+        queries, rows, tiles, starts, ends, bias, view_mask(allowed), done, all_done, scores, maxima, len(queries),
+        rows.shape[0], 0 if maxima is None else maxima.shape[1], tiles.shape[1], int(everything), queries.stride(0),
+        rows.stride(0), 0 if starts is None else starts.stride(0), 0 if maxima is None else maxima.stride(0), factor,
+        rows.shape[1], choose_chunk(rows.shape[1], chunk), tile, l2, num_warps=warps, **NO_FMA,
+    )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["query_count", "count", "tiles"])
@@ -347,58 +318,61 @@ def _tile_maxima_kernel(
     tl.store(at, best, mask=(query < query_count)[:, None] & (tile < tiles)[None, :])
 
 
-@triton.jit(do_not_specialize=["query_count", "count", "tiles", "out_stride"])
-def _recompute_tile_maxima_kernel(
-    queries, rows, bias, allowed, out, certified, query_count, count, tiles, query_stride, row_stride, out_stride,
-    factor, DEPTH: tl.constexpr, CHUNK: tl.constexpr, TILE: tl.constexpr, QUERIES: tl.constexpr, L2: tl.constexpr,
-):  # fmt: skip
-    query_ids = tl.arange(0, QUERIES)
-    if tl.min(tl.load(certified + query_ids, mask=query_ids < query_count, other=1).to(tl.int32), 0) != 0:
-        return
-    for query in range(query_count):
-        if tl.load(certified + query) == 0:
-            for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):
-                first = tl.cast(tile, tl.int64) * TILE
-                local = tl.arange(0, TILE)
-                left = (count - first).to(tl.int32)
-                clamped = tl.minimum(local, left - 1)
-                score = compute_scores(
-                    rows + first * row_stride,
-                    queries + query * query_stride,
-                    clamped,
-                    row_stride,
-                    DEPTH,
-                    CHUNK,
-                    TILE,
-                    L2,
-                )
-                score = finish_scores(score, first + local, local < left, bias, allowed, factor)
-                tl.store(out + tl.cast(query, tl.int64) * out_stride + tile, tl.max(score, 0))
-
-
-@triton.jit(do_not_specialize=["count", "start_stride"])
-def _rescore_tiles_kernel(
-    queries, rows, tiles, starts, ends, bias, allowed, done, out, count, query_stride, row_stride, start_stride,
-    factor, DEPTH: tl.constexpr, CHUNK: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr, L2: tl.constexpr,
+# One kernel for two uses, so that it is compiled once. Each program scores one selected tile, or, with `everything`,
+# some of all tiles for the queries that are not done.
+@triton.jit(
+    do_not_specialize=[
+        "query_count",
+        "count",
+        "tiles",
+        "width",
+        "everything",
+        "start_stride",
+        "maxima_stride",
+    ]
+)
+def _score_tiles_kernel(
+    queries, rows, picked, starts, ends, bias, allowed, done, all_done, scores, maxima, query_count, count, tiles,
+    width, everything, query_stride, row_stride, start_stride, maxima_stride, factor, DEPTH: tl.constexpr,
+    CHUNK: tl.constexpr, TILE: tl.constexpr, L2: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
-    query = (program // WIDTH).to(tl.int64)
-    if done is not None:  # noqa: SIM102 (one condition would load a null pointer)
-        if tl.load(done + query) != 0:
-            return
-    tile = tl.load(tiles + program)
+    first_query = program // width
+    query_end = first_query + 1
+    turn_end = program + 1
+    if maxima is not None:  # noqa: SIM102 (one condition would load a null pointer)
+        if everything != 0:
+            first_query = 0
+            query_end = query_count
+            turn_end = tiles
+            if tl.load(all_done) != 0:
+                query_end = 0
     local = tl.arange(0, TILE)
-    to = out + program.to(tl.int64) * TILE + local
-    if tile < 0:
-        tl.store(to, tl.full([TILE], float("-inf"), tl.float32))
-        return
-    if starts is None:
-        first = tile.to(tl.int64) * TILE
-        left = (count - first).to(tl.int32)
-    else:
-        first = tl.load(starts + query * start_stride + tile).to(tl.int64)
-        left = (tl.load(ends + query * start_stride + tile) - first).to(tl.int32)
-    clamped = tl.minimum(local, left - 1)
-    query_ptr = queries + query * query_stride
-    score = compute_scores(rows + first * row_stride, query_ptr, clamped, row_stride, DEPTH, CHUNK, TILE, L2)
-    tl.store(to, finish_scores(score, first + local, local < left, bias, allowed, factor))
+    for query_number in range(first_query, query_end):
+        query = tl.cast(query_number, tl.int64)
+        pending = True
+        if done is not None:
+            pending = tl.load(done + query) == 0
+        if pending:
+            for turn in range(program, turn_end, tl.num_programs(0)):
+                tile = turn
+                if everything == 0:
+                    tile = tl.load(picked + turn)
+                if tile >= 0:
+                    if starts is None:
+                        first = tl.cast(tile, tl.int64) * TILE
+                        left = (count - first).to(tl.int32)
+                    else:
+                        first = tl.load(starts + query * start_stride + tile).to(tl.int64)
+                        left = (tl.load(ends + query * start_stride + tile) - first).to(tl.int32)
+                    clamped = tl.minimum(local, left - 1)
+                    score = compute_scores(
+                        rows + first * row_stride, queries + query * query_stride, clamped, row_stride, DEPTH, CHUNK,
+                        TILE, L2,
+                    )  # fmt: skip
+                    score = finish_scores(score, first + local, local < left, bias, allowed, factor)
+                    if everything == 0:
+                        tl.store(scores + tl.cast(turn, tl.int64) * TILE + local, score)
+                    if maxima is not None:  # noqa: SIM102
+                        if everything != 0:
+                            tl.store(maxima + query * maxima_stride + tile, tl.max(score, 0))

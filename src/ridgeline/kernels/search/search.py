@@ -25,13 +25,13 @@ from ridgeline.kernels.search.inverted_lists import (
     scan_lists,
 )
 from ridgeline.kernels.search.product_codes import scan_product_codes
+from ridgeline.kernels.search.queries import RoundedQueries, Rounding, round_queries
 from ridgeline.kernels.search.rescore import rescore_candidates
 from ridgeline.kernels.search.scalar_codes import pack_queries, scan_codes
 from ridgeline.kernels.search.scan import (
     compute_tile_maxima,
     recompute_tile_maxima,
     rescore_tiles,
-    round_queries,
     scan_rows,
 )
 from ridgeline.kernels.search.top_k import select_tiles
@@ -67,7 +67,7 @@ def search_rows(
     ids         int64 [N]: numbers to return instead of row numbers
     grid        step and middle [D] of codes
     refine      [N, D]: rows from which the candidates are computed in float64; by default the scanned rows
-    candidates  a power of two: how many rows are computed in float64
+    candidates  how many rows are computed in float64
     """
     candidate_count = candidates or choose_candidate_count(k)
     if rows.shape[0] == 0:
@@ -111,8 +111,12 @@ def search_rows_batch(
     grid: Grid | None = None,
     refine: torch.Tensor | None = None,
     candidates: int | None = None,
+    rounded: RoundedQueries | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Like `search_rows` for many queries. longest float32 [1]: the largest norm of a row (of codes: as codes)."""
+    """Like `search_rows` for many queries. longest float32 [1]: the largest norm of a row (of codes: as codes).
+
+    rounded: the queries by `choose_rounding`, if they are there already.
+    """
     candidate_count = candidates or choose_candidate_count(k)
     if rows.shape[0] == 0 or queries.shape[0] == 0 or candidate_count > search_rescore.MAX_CANDIDATES:
         return search_rows_in_parts(
@@ -124,13 +128,16 @@ def search_rows_batch(
     if grid is not None:
         scan_queries, shift, factor = queries * (grid[0] * factor), (queries * (grid[1] * factor)).sum(1), 1.0
         rows = rows[:, : queries.shape[1]]
-    rounded, size, error = round_queries(scan_queries, rows.dtype, longest, metric if grid is None else "ip")
+    values, size, error = rounded or round_queries(queries, choose_rounding(rows.dtype, longest, metric, grid))
     options: dict[str, Any] = {"bias": bias, "allowed": allowed, "factor": factor}
-    maxima = compute_tile_maxima(rounded, size, rows, **options)
+    maxima = compute_tile_maxima(values, size, rows, **options)
     if grid is None and metric == "l2":
         options = {"allowed": allowed, "l2": True}
-    tiles, bound = select_tiles(maxima, candidate_count)
-    scores = rescore_tiles(scan_queries, rows, tiles, **options)
+    # The same kernels run again for queries without a certificate, so the first time no query is done.
+    none_done = torch.zeros(queries.shape[0], dtype=torch.uint8, device=rows.device) if refine is None else None
+    tiles, bound = select_tiles(maxima, candidate_count, none_done)
+    again = {} if refine is not None else {"maxima": maxima}
+    scores = rescore_tiles(scan_queries, rows, tiles, **options, **again, done=none_done)
 
     def rescore(**more: Any) -> tuple[torch.Tensor, torch.Tensor]:
         return rescore_candidates(
@@ -143,12 +150,22 @@ def search_rows_batch(
     if shift is not None:
         bound += shift
     certified = torch.empty(queries.shape[0], dtype=torch.uint8, device=rows.device)
-    out = rescore(certificate=(bound, error, certified))
+    certificate = (bound, error, certified)
+    out = rescore(certificate=certificate, done=none_done)
     # Repeat the search for queries without a certificate: nearly always none.
-    recompute_tile_maxima(scan_queries, rows, maxima, certified, **options)
+    recompute_tile_maxima(scan_queries, rows, maxima, certified, (tiles, scores), **options)
     select_tiles(maxima, candidate_count, certified, (tiles, bound))
-    rescore_tiles(scan_queries, rows, tiles, **options, done=certified, out=scores)
-    return rescore(done=certified, out=out)
+    rescore_tiles(scan_queries, rows, tiles, **options, **again, done=certified, out=scores)
+    return rescore(certificate=certificate, done=certified, out=out)
+
+
+def choose_rounding(
+    dtype: torch.dtype, longest: torch.Tensor, metric: str = "ip", grid: Grid | None = None
+) -> Rounding:
+    """How `search_rows_batch` and `search_lists` round queries; with `grid` rows are codes."""
+    if grid is None:
+        return Rounding(dtype, longest, metric)
+    return Rounding(dtype, longest, "ip", grid[0] * (2.0 if metric == "l2" else 1.0))
 
 
 def _choose_rescore_rows(
@@ -201,19 +218,24 @@ def rank_by_sorting(
     middle: torch.Tensor | None = None,
     places: torch.Tensor | None = None,
     candidate_count: int | None = None,
+    row_numbers: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rank scores [Q, N] by torch's top-k and sort, for large k. Arguments as in `rescore_candidates`."""
+    """Rank scores [Q, N] by torch's top-k and sort, for large k. Arguments as in `rescore_candidates`.
+
+    row_numbers [Q, N]: the row of each score; by default its column.
+    """
     values, numbers = empty_result(queries, k, metric)
     candidate_count = min(candidate_count or choose_candidate_count(k), scores.shape[1])
     order = (scores + 0.0).view(torch.int32)
     order = order ^ ((order >> 31) & 0x7FFFFFFF)
     position = torch.arange(scores.shape[1], device=scores.device)
     keys = (order.long() << 32) | (0x7FFFFFFF - position)
-    row = 0x7FFFFFFF - (keys.topk(candidate_count, dim=1).values & 0xFFFFFFFF)
-    valid = scores.gather(1, row) > float("-inf")
+    column = 0x7FFFFFFF - (keys.topk(candidate_count, dim=1).values & 0xFFFFFFFF)
+    row = column if row_numbers is None else row_numbers.gather(1, column)
+    valid = scores.gather(1, column) > float("-inf")
     q = queries.double()[:, None, :]
     if rows is None:
-        exact = scores.gather(1, row).double()
+        exact = scores.gather(1, column).double()
         exact = exact - q.square().sum(2) if metric == "l2" else exact
     else:
         x = rows[row if places is None else places[row].long()].double()
@@ -251,6 +273,8 @@ def search_lists(
     refine: torch.Tensor | None = None,
     places: torch.Tensor | None = None,
     candidates: int | None = None,
+    rounded: RoundedQueries | None = None,
+    early: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Search the nearest lists: scores float32 [Q, k], numbers int64 [Q, k], as `search_rows` returns them.
 
@@ -258,7 +282,8 @@ def search_lists(
     of rows in a list. bias, allowed, ids [N] are in the order of rows. Rows are values [N, D], codes int8 [N, D'] with
     `grid`, or product codes uint8 [N, parts] of a row less its centre with `books` [parts, 256, D / parts]. refine [M,
     D]: the rows from which candidates are computed in float64; row n of the lists is refine[places[n]] (without places:
-    refine[n]).
+    refine[n]). rounded: the queries by `choose_rounding`, if they are there already. early: as for one query; a search
+    of few queries then uses the same kernel.
     """
     count, query_count = rows.shape[0], queries.shape[0]
     candidate_count = candidates or choose_candidate_count(k)
@@ -273,7 +298,7 @@ def search_lists(
             search_lists(
                 queries[at : at + queries_per_part], centres, starts, longest_list, rows, k, probes, metric=metric,
                 bias=bias, allowed=allowed, ids=ids, grid=grid, books=books, refine=refine, places=places,
-                candidates=candidates,
+                candidates=candidates, early=early,
             )
             for at in range(0, query_count, queries_per_part)
         ]  # fmt: skip
@@ -296,12 +321,13 @@ def search_lists(
         )
     elif query_count <= MAX_SCANNED_QUERIES or needs_all_scores:
         scores, maxima, begin, end = scan_lists(
-            scan_queries, rows, lists, starts, tiles_per_list, **(l2_options or options)
+            scan_queries, rows, lists, starts, tiles_per_list, early=early, **(l2_options or options)
         )
     else:
-        unit_norm = torch.ones(1, dtype=torch.float32, device=rows.device)  # the error is not used
-        rounded, size, _ = round_queries(scan_queries, rows.dtype, unit_norm)
-        maxima = compute_list_maxima(rounded, size, rows, lists, starts, tiles_per_list, **options)
+        if rounded is None:
+            unit_norm = torch.ones(1, dtype=torch.float32, device=rows.device)  # the error is not used
+            rounded = round_queries(queries, choose_rounding(rows.dtype, unit_norm, metric, grid))
+        maxima = compute_list_maxima(rounded.values, rounded.size, rows, lists, starts, tiles_per_list, **options)
         begin, end = compute_list_tiles(lists, starts, tiles_per_list)
         scores_by = "slot"
     rescore_source: dict[str, Any] = {"rows": None if books is not None else rows}
@@ -335,26 +361,17 @@ def _rank_lists_by_sorting(
     queries: torch.Tensor, scores: torch.Tensor, begin: torch.Tensor, end: torch.Tensor, k: int, candidate_count: int,
     metric: str, ids: torch.Tensor | None, rescore_source: dict[str, Any],
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """Rank each query separately with torch, for large k."""
+    """Rank the scores of all tiles with torch, for large k."""
     tile = inverted_lists.LIST_TILE
     row = begin[:, :, None] + torch.arange(tile, dtype=torch.int32, device=begin.device)
     valid = row < end[:, :, None]
-    scores = torch.where(valid, scores.view(row.shape), float("-inf")).flatten(1)
-    row = torch.where(valid, row, 0).flatten(1).long()
-    results = []
-    for q in range(len(queries)):
-        position = row[q] if rescore_source.get("places") is None else rescore_source["places"][row[q]].long()
-        row_ids = row[q] if ids is None else ids[row[q]]
-        arguments = {**rescore_source, "places": None if rescore_source["rows"] is None else position}
-        results.append(
-            rank_by_sorting(
-                queries[q : q + 1],
-                scores=scores[q : q + 1],
-                k=k,
-                metric=metric,
-                ids=row_ids,
-                candidate_count=candidate_count,
-                **arguments,
-            )
-        )
-    return torch.cat([v for v, _ in results]), torch.cat([n for _, n in results])
+    return rank_by_sorting(
+        queries,
+        scores=torch.where(valid, scores.view(row.shape), float("-inf")).flatten(1),
+        k=k,
+        metric=metric,
+        ids=ids,
+        candidate_count=candidate_count,
+        row_numbers=torch.where(valid, row, 0).flatten(1).long(),
+        **rescore_source,
+    )

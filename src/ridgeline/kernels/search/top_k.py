@@ -1,13 +1,12 @@
-"""Select the best scores on the GPU: keys, top k by sorting, top k by a threshold, and groups of tiles.
+"""Select the best scores on the GPU: keys, top k by a threshold, and groups of tiles.
 
-A scan writes the best score of each tile of rows. The k best rows lie in the k tiles with the best maxima, and those
-tiles lie in the k groups of tiles with the best maxima. `reduce_groups` computes the maxima of groups,
-`select_tiles_in_groups` goes from groups to tiles, and `rescore.py` goes from tiles to rows. On the way down each of
-the k parents has a child that is as good as the worst parent, so everything below that is dropped before the sort.
-Ties go to the lower position at every level: of a thousand equal rows the first k are returned.
+A scan writes the best score of each tile of rows. The k best rows lie in the k tiles with the best maxima:
+`select_tiles` selects these, and `rescore.py` goes from tiles to rows. Ties go to the lower position at every level: of
+a thousand equal rows the first k are returned.
 
-Sizes and strides that no load depends on are not specialised (in all search kernels): a sort takes seconds to
-compile, and a growing index would compile it again and again.
+Nothing is sorted: a kernel with a sort takes up to a minute to compile. And kernels are compiled for two sizes of
+results only (`choose_capacity`): k, the number of lists to probe, of queries and of rows are arguments that no code is
+specialised on, so other settings compile nothing.
 
     python -m pytest tests/kernels/test_search_exact.py tests/kernels/test_search_one_query.py
 """
@@ -18,61 +17,15 @@ import torch
 import triton
 import triton.language as tl
 
-MAX_GROUP_SIZE = 128  # tiles per group, at most
-SORT_BLOCK = 512  # keys per sort if too many candidates are left
-CAPACITY_FACTOR = 4  # times the candidates may pass the threshold before they are sorted in rounds
-GROUPS_PER_PROGRAM = 8
+SMALL_COUNT, LARGE_COUNT = 32, 256  # candidates: the sizes that kernels are compiled for
+SELECT_STEPS = {64: 4096, 512: 8192}  # maxima at a time; by capacity
+SELECT_WARPS = {64: 8, 512: 16}
+RANK_BLOCK = 64  # keys that are compared with all others at a time
 
 
-def choose_group_size(tiles: int, candidate_count: int) -> int:
-    """Tiles per group: the largest size that leaves several times more groups than candidates."""
-    size = MAX_GROUP_SIZE
-    while size > 4 and tiles < 4 * candidate_count * size:
-        size //= 2
-    return size
-
-
-def reduce_groups(
-    maxima: torch.Tensor, group: int, done: torch.Tensor | None = None, out: torch.Tensor | None = None
-) -> torch.Tensor:
-    """maxima [Q, T] → the maximum of each `group` tiles, [Q, ceil(T / group)]; `done` queries are skipped."""
-    query_count, tiles = maxima.shape
-    groups = triton.cdiv(tiles, group)
-    if out is None:
-        out = torch.empty((query_count, groups), dtype=torch.float32, device=maxima.device)
-    if query_count and groups:
-        _reduce_groups_kernel[(triton.cdiv(groups, GROUPS_PER_PROGRAM), query_count)](
-            maxima, out, done, tiles, groups, maxima.stride(0), out.stride(0), group, GROUPS_PER_PROGRAM, num_warps=4
-        )
-    return out
-
-
-def select_tiles_in_groups(
-    maxima: torch.Tensor,
-    groups: torch.Tensor,
-    group: int,
-    tiles: int,
-    done: torch.Tensor | None = None,
-    out: tuple[torch.Tensor, torch.Tensor] | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Select the best `tiles` (a power of two) of each query from maxima [Q, T] and groups [Q, ceil(T / group)].
-
-    Returns the tiles int32 [Q, tiles], best first, padded with -1, and the maximum of the last one [Q]: no other tile
-    has a better maximum.
-    """
-    query_count = maxima.shape[0]
-    picked_tiles, bound = out or (
-        torch.empty((query_count, tiles), dtype=torch.int32, device=maxima.device),
-        torch.empty(query_count, dtype=torch.float32, device=maxima.device),
-    )
-    if query_count:
-        _select_tiles_kernel[(query_count,)](
-            maxima, groups, picked_tiles, bound, done, allocate_scratch(query_count, tiles, maxima), maxima.shape[1],
-            groups.shape[1], maxima.stride(0), groups.stride(0), tiles, group,
-            _choose_groups_per_sort(groups.shape[1], tiles), max(1, min(tiles, max(SORT_BLOCK, tiles) // group)),
-            choose_sort_capacity(tiles), num_warps=choose_warps(tiles),
-        )  # fmt: skip
-    return picked_tiles, bound
+def choose_capacity(candidate_count: int) -> int:
+    """Return how many selected scores a kernel has room for: twice the larger of the two sizes of candidates."""
+    return 2 * (SMALL_COUNT if candidate_count <= SMALL_COUNT else LARGE_COUNT)
 
 
 def select_tiles(
@@ -81,112 +34,88 @@ def select_tiles(
     done: torch.Tensor | None = None,
     out: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Run `reduce_groups` and `select_tiles_in_groups`."""
-    group = choose_group_size(maxima.shape[1], tiles)
-    return select_tiles_in_groups(maxima, reduce_groups(maxima, group, done), group, tiles, done, out)
+    """Select the best `tiles`, LARGE_COUNT or fewer, of each query from maxima [Q, T].
 
-
-def choose_warps(candidate_count: int) -> int:
-    return 8 if candidate_count <= 32 else 16
-
-
-def choose_sort_capacity(candidate_count: int) -> int:
-    return max(64, CAPACITY_FACTOR * candidate_count)
-
-
-def allocate_scratch(query_count: int, candidate_count: int, like: torch.Tensor) -> torch.Tensor:
-    return torch.empty((query_count, choose_sort_capacity(candidate_count)), dtype=torch.int64, device=like.device)
-
-
-def _choose_groups_per_sort(groups: int, tiles: int) -> int:
-    """Sort all groups at once up to 1024."""
-    size: int = max(tiles, min(1024, triton.next_power_of_2(max(1, groups))))
-    return size
-
-
-@triton.jit(do_not_specialize=["tiles", "groups", "maxima_stride", "out_stride"])
-def _reduce_groups_kernel(
-    maxima, out, done, tiles, groups, maxima_stride, out_stride, GROUP: tl.constexpr, STEP: tl.constexpr
-):  # fmt: skip
-    query = tl.program_id(1).to(tl.int64)
-    if done is not None:  # noqa: SIM102 (one condition would load a null pointer)
-        if tl.load(done + query) != 0:
-            return
-    group = tl.program_id(0) * STEP + tl.arange(0, STEP)
-    tile = group[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
-    best = tl.load(maxima + query * maxima_stride + tile, mask=tile < tiles, other=float("-inf"))
-    tl.store(out + query * out_stride + group, tl.max(best, 1), mask=group < groups)
-
-
-@triton.jit
-def _load_children(parents, values, count, FAN: tl.constexpr):
-    """Load the scores of the children of parents [P] (-1: no parent), FAN each, as [P, FAN], and their positions."""
-    child = parents[:, None] * FAN + tl.arange(0, FAN)[None, :]
-    valid = (parents >= 0)[:, None] & (child < count)
-    return tl.load(values + child, mask=valid, other=float("-inf")), child
-
-
-@triton.jit
-def pack_key_matrix(score, position):
-    """score and position [A, B] → keys [A · B]."""
-    keys = tl.where(score > float("-inf"), pack_key(score, position), EMPTY_KEY)
-    return tl.reshape(keys, [score.shape[0] * score.shape[1]])
-
-
-@triton.jit
-def collect_candidates(scratch, score, position, K: tl.constexpr, CAPACITY: tl.constexpr):
-    """Write to scratch the keys that can be among the best K of score [P, F], P >= K; return their number.
-
-    Each of the P lines has a score as good as the worst maximum of a line, so lower scores cannot be among the best K.
+    Returns the tiles int32 [Q, tiles], best first, padded with -1, and the maximum of the last one [Q]: no other tile
+    has a better maximum. Queries whose `done` uint8 [Q] is not 0 are skipped.
     """
-    least = tl.min(tl.max(score, 1), 0)
-    keep = tl.reshape((score >= least) & (score > float("-inf")), [score.shape[0] * score.shape[1]])
-    return write_selected_keys(scratch, pack_key_matrix(score, position), keep, CAPACITY)
+    query_count = maxima.shape[0]
+    picked_tiles, bound = out or (
+        torch.empty((query_count, tiles), dtype=torch.int32, device=maxima.device),
+        torch.empty(query_count, dtype=torch.float32, device=maxima.device),
+    )
+    if query_count:
+        capacity = choose_capacity(tiles)
+        scratch = torch.empty((query_count, capacity), dtype=torch.int64, device=maxima.device)
+        _select_tiles_kernel[(query_count,)](
+            maxima, picked_tiles, bound, done, scratch, maxima.shape[1], tiles, maxima.stride(0), capacity,
+            SELECT_STEPS[capacity], RANK_BLOCK, num_warps=SELECT_WARPS[capacity],
+        )  # fmt: skip
+    return picked_tiles, bound
 
 
-@triton.jit
-def sort_candidates(scratch, count, K: tl.constexpr, CAPACITY: tl.constexpr):
-    slot = tl.arange(0, CAPACITY)
-    return tl.topk(tl.load(scratch + slot, mask=slot < count, other=EMPTY_KEY), K)
-
-
-@triton.jit(do_not_specialize=["tiles", "group_count", "maxima_stride", "group_stride"])
+@triton.jit(do_not_specialize=["tiles", "wanted", "maxima_stride"])
 def _select_tiles_kernel(
-    maxima, groups, picked_tiles, bound, done, scratch, tiles, group_count, maxima_stride, group_stride,
-    K: tl.constexpr, GROUP: tl.constexpr, FIRST: tl.constexpr, STEP: tl.constexpr, CAPACITY: tl.constexpr,
+    maxima, picked_tiles, bound, done, scratch, tiles, wanted, maxima_stride, CAPACITY: tl.constexpr,
+    STEP: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     query = tl.program_id(0).to(tl.int64)
     if done is not None:  # noqa: SIM102 (one condition would load a null pointer)
         if tl.load(done + query) != 0:
             return
     maxima += query * maxima_stride
-    groups += query * group_stride
-    picked_tiles += query * K
+    picked_tiles += query * wanted
     scratch += query * CAPACITY
-    best = tl.full([K], EMPTY_KEY, tl.int64)
-    for begin in range(0, group_count, FIRST):
-        group = begin + tl.arange(0, FIRST)
-        value = tl.load(groups + group, mask=group < group_count, other=float("-inf"))
-        best = merge_top_k(best, tl.where(value > float("-inf"), pack_key(value, group), EMPTY_KEY), K)
-    parents = unpack_position(best)
-    score, child = _load_children(parents, maxima, tiles, GROUP)
-    selected = collect_candidates(scratch, score, child, K, CAPACITY)
-    if selected <= CAPACITY:
-        top = sort_candidates(scratch, selected, K, CAPACITY)
-    else:
-        # Similar rows are neighbours, or many are equal. Go through memory, a few parents per round:
-        # the best parents come first, so most rounds skip the sort.
-        tl.store(picked_tiles + tl.arange(0, K), parents)
+    bucket_maxima = tl.full([CAPACITY], float("-inf"), tl.float32)
+    for begin in range(0, tiles, STEP):
+        spread = begin + tl.arange(0, STEP // CAPACITY)[:, None] * CAPACITY + tl.arange(0, CAPACITY)[None, :]
+        values = tl.load(maxima + spread, mask=spread < tiles, other=float("-inf"))
+        bucket_maxima = tl.maximum(bucket_maxima, tl.max(values, 0))
+    least = bisect_nth_largest(bucket_maxima, wanted)
+    count = 0
+    for begin in range(0, tiles, STEP):
+        position = begin + tl.arange(0, STEP)
+        score = tl.load(maxima + position, mask=position < tiles, other=float("-inf"))
+        keep = (score >= least) & (score > float("-inf"))
+        count = append_selected(scratch, count, pack_keys(score, position), keep, CAPACITY)
+    if count > CAPACITY:  # many are equal, or those of a bucket are similar
+        low = raise_threshold_in_memory(maxima, tiles, least, wanted, CAPACITY, STEP)
         tl.debug_barrier()
-        top = tl.full([K], EMPTY_KEY, tl.int64)
-        for begin in range(0, K, STEP):
-            score_block, child_block = _load_children(
-                tl.load(picked_tiles + begin + tl.arange(0, STEP)), maxima, tiles, GROUP
-            )
-            top = merge_top_k(top, pack_key_matrix(score_block, child_block), K)
-        tl.debug_barrier()
-    tl.store(picked_tiles + tl.arange(0, K), unpack_position(top))
-    tl.store(bound + query, unpack_score(tl.min(top, 0)))
+        count = 0
+        for begin in range(0, tiles, STEP):
+            position = begin + tl.arange(0, STEP)
+            keys = pack_keys(tl.load(maxima + position, mask=position < tiles, other=float("-inf")), position)
+            count = append_selected(scratch, count, keys, keys >= low, CAPACITY)
+    tl.debug_barrier()
+    slot = tl.arange(0, CAPACITY)
+    key = tl.load(scratch + slot, mask=slot < count, other=EMPTY_KEY)
+    rank = tl.zeros([CAPACITY], tl.float32)  # an int32 sum would go through shared memory
+    for begin in range(0, count, BLOCK):
+        other_slot = begin + tl.arange(0, BLOCK)
+        other = tl.load(scratch + other_slot, mask=other_slot < count, other=EMPTY_KEY)
+        rank += tl.sum(tl.where(other[None, :] > key[:, None], 1.0, 0.0), 1)
+    place = tl.where(slot < count, rank.to(tl.int32), slot)
+    tl.store(picked_tiles + place, unpack_position(key), mask=place < wanted)
+    tl.store(bound + query, tl.max(tl.where(place == wanted - 1, unpack_score(key), float("-inf")), 0))
+
+
+@triton.jit
+def bisect_nth_largest(values, n):
+    """Return the n-th largest of values [L], n <= L, by bisection of its bits.
+
+    For many values this needs fewer registers than `find_nth_largest`.
+    """
+    bits = (values + 0.0).to(tl.int32, bitcast=True)
+    bits = bits ^ ((bits >> 31) & INT32_MAX)
+    low = tl.min(bits, 0)
+    high = tl.max(bits, 0)
+    while low < high:
+        middle = (low | high) - ((low ^ high) >> 1)  # rounded up, without overflow
+        if tl.sum((bits >= middle).to(tl.int32), 0) >= n:
+            low = middle
+        else:
+            high = middle - 1
+    return decode_group_scores(low)
 
 
 # Top k without a sort: find a threshold that at least C scores reach, then collect the scores that reach it.
@@ -307,14 +236,14 @@ def update_group(groups, tile, best, GROUPS: tl.constexpr):
 @triton.jit
 def select_tiles_by_group(
     groups, maxima, tiles, tile_ids, candidate_count, GROUPS: tl.constexpr, TILES_PER_GROUP: tl.constexpr,
-    BUCKETS: tl.constexpr, CAPACITY: tl.constexpr,
+    CAPACITY: tl.constexpr,
 ):  # fmt: skip
     """Write to tile_ids [CAPACITY] the tiles that hold the best `candidate_count` rows, and reset the groups.
 
     Returns the score that these rows reach, and the number of tiles; it exceeds CAPACITY if tile_ids cannot hold them.
     tile_ids [CAPACITY, 2 · CAPACITY) is scratch.
     """
-    spread = tl.arange(0, GROUPS // BUCKETS)[:, None] * BUCKETS + tl.arange(0, BUCKETS)[None, :]
+    spread = tl.arange(0, GROUPS // CAPACITY)[:, None] * CAPACITY + tl.arange(0, CAPACITY)[None, :]
     least = find_nth_largest(tl.max(decode_group_scores(tl.load(groups + spread)), 0), candidate_count)
     group = tl.arange(0, GROUPS)
     score = decode_group_scores(tl.load(groups + group))
@@ -370,47 +299,3 @@ def unpack_score(key):
     bits = (key >> 32).to(tl.int32)
     bits = bits ^ ((bits >> 31) & INT32_MAX)
     return tl.where(key == EMPTY_KEY, float("-inf"), bits.to(tl.float32, bitcast=True))
-
-
-@triton.jit
-def merge_top_k(best, keys, K: tl.constexpr):
-    """Return the best K of best [K] and keys [M], best first.
-
-    Most rounds bring no better key and skip the sort.
-    """
-    if tl.max(keys, 0) > tl.min(best, 0):
-        best = tl.topk(tl.reshape(tl.join(best, tl.topk(keys, K)), [2 * K]), K)
-    return best
-
-
-@triton.jit
-def write_selected_keys(scratch, keys, keep, CAPACITY: tl.constexpr):
-    """Write the keys [M] with `keep` into scratch [CAPACITY]; return their number, which can exceed CAPACITY.
-
-    All threads of the program see them on return.
-    """
-    flag = keep.to(tl.int32)
-    slot = tl.cumsum(flag, 0) - flag
-    tl.debug_barrier()  # all threads must have read the old keys
-    tl.store(scratch + slot, keys, mask=keep & (slot < CAPACITY))
-    tl.debug_barrier()
-    return tl.sum(flag, 0)
-
-
-MIN_BUCKETS = 64
-
-
-def choose_threshold_capacity(candidate_count: int) -> int:
-    """The number of scores that may reach a threshold before it is raised: a power of two."""
-    size: int = 2 * triton.next_power_of_2(candidate_count)
-    return size
-
-
-def choose_buckets(candidate_count: int) -> int:
-    size: int = max(MIN_BUCKETS, 4 * triton.next_power_of_2(candidate_count))
-    return size
-
-
-def choose_step(count: int, candidate_count: int, steps: tuple[int, ...]) -> int:
-    """The number of scores that one step reads."""
-    return max(choose_buckets(candidate_count), next((step for step in steps if step >= count), steps[-1]))
