@@ -167,7 +167,7 @@ def main() -> None:
         torch.cuda.synchronize()
         print(f"build     {(time.perf_counter() - start) * 1e3:8.1f} ms")
     widest = int(starts.diff().max())
-    most = -(-widest // inverted_lists.LIST_TILE)
+    most = -(-widest // inverted_lists.LIST_BATCH_TILE)
     if "lists" in only:
         small, size, _ = search_queries.round_queries(queries, search_queries.Rounding(rows.dtype, longest))
         for probes in (4, 16):

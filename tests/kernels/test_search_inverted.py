@@ -34,7 +34,6 @@ def smaller(monkeypatch: pytest.MonkeyPatch) -> None:
     if not CUDA:
         for module in (search_inverted_lists, search_product_codes):
             monkeypatch.setattr(module, "LIST_TILE", 16)
-        monkeypatch.setattr(search_search, "MAX_SCANNED_QUERIES", 1)
         monkeypatch.setattr(search_inverted_lists, "LIST_BATCH_SHAPES", dict.fromkeys((1, 2, 4), (16, 32, 32, 4, 3)))
 
 

@@ -2,12 +2,15 @@
 
 The first scores come from float16 products, whose error has a bound for each query. The best documents of these are
 scored again from the stored values; if one that was left out could belong to the best k, more are.
+
+The launches take longer than the kernels of a small index, so a search that repeats is replayed as a CUDA graph.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +27,9 @@ from ridgeline.search.token_codes import make_token_codec, restore_token_codec
 HALF_ROUNDING = 2.0**-11  # relative, of a value as float16
 MORE_CANDIDATES = 32  # beyond k, in the first try
 MAX_SCORES = 1 << 28  # in memory at a time
+MAX_RECORDINGS = 8  # searches of one shape as CUDA graphs
+MAX_RECORDED_QUERIES = 16  # with more queries the launches do not matter
+MAX_SEEN_SHAPES = 512
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,7 @@ class CudaDocuments:
     grid: tuple[torch.Tensor, torch.Tensor] | None  # of bytes
     longest: float
     device: str
+    replays: ReplayCache = field(init=False, compare=False, default_factory=lambda: ReplayCache())
 
     @property
     def count(self) -> int:
@@ -79,9 +86,10 @@ class CudaDocuments:
         documents = np.full((len(queries), widest), -1, np.int64)
         for query, chosen in enumerate(numbers):
             documents[query, : len(chosen)] = chosen
-        parts, part_offsets = self._cut_queries(queries)
-        chosen_tensor = torch.from_numpy(documents).to(self.device)
-        exact = self._score_pairs(parts, part_offsets, chosen_tensor).cpu().numpy().astype(np.float64)
+        parts, starts, chosen_tensor = (
+            torch.from_numpy(a).to(self.device) for a in (*_cut_queries(queries), documents)
+        )
+        exact = self._score_pairs(parts, starts, chosen_tensor).cpu().numpy().astype(np.float64)
         return [row[: len(chosen)] for row, chosen in zip(exact, numbers, strict=True)]
 
     def decode(self, numbers: Integers) -> Ragged:
@@ -99,35 +107,47 @@ class CudaDocuments:
 
     def _search_some(self, queries: Ragged, k: int, mask: Any) -> list[tuple[Doubles, Integers]]:
         """For each query (exact scores, documents), which hold its best k."""
-        parts, part_offsets = self._cut_queries(queries)
-        scores = score_documents(parts, self.codes.rows, self.offsets, self.grid)
-        if len(parts) > len(queries):  # long queries have several parts
-            owner = torch.repeat_interleave(torch.arange(len(queries), device=self.device), part_offsets.diff())
-            scores = torch.zeros((len(queries), self.count), device=self.device).index_add_(0, owner, scores)
-        if mask is not None:
-            scores = scores.masked_fill(~mask, float("-inf"))
+        parts, starts = _cut_queries(queries)
         slack = self._bound_error(queries)
-        count = self.count if not np.isfinite(slack).all() else min(self.count, 2 * k + MORE_CANDIDATES)
+        finite = bool(np.isfinite(slack).all())
+        count = min(self.count, 2 * k + MORE_CANDIDATES) if finite else self.count
         while True:
-            first_scores, documents = scores.topk(count, dim=1)
-            exact = self._score_pairs(parts, part_offsets, torch.where(first_scores > float("-inf"), documents, -1))
-            exact_scores, first, rows = (t.cpu().numpy() for t in (exact, first_scores, documents))
-            if count == self.count or self._holds_best(exact_scores, first, k, slack):
+            exact, first, rows = self._rank(parts, starts, count, mask)
+            if count == self.count or self._holds_best(exact, first, k, slack):
                 valid = first > -np.inf
-                if not np.isfinite(slack).all() and mask is None:
+                if not finite and mask is None:
                     valid[:] = True
                 return [
-                    (row[good].astype(np.float64), numbers[good])
-                    for row, numbers, good in zip(exact_scores, rows, valid, strict=True)
+                    (row[good], numbers[good].astype(np.int64))
+                    for row, numbers, good in zip(exact, rows, valid, strict=True)
                 ]
             count = min(self.count, 8 * count)
 
-    def _holds_best(self, exact: Floats, first: Floats, k: int, slack: Doubles) -> bool:
+    def _rank(self, parts: Floats, starts: Integers, count: int, mask: Any) -> Doubles:
+        """Return [3, q, count]: exact scores, first scores and numbers of the documents with the best first scores."""
+        if mask is not None or self.device == "cpu" or len(starts) - 1 > MAX_RECORDED_QUERIES:
+            given = torch.from_numpy(parts).to(self.device), torch.from_numpy(starts).to(self.device)
+            return np.asarray(self._launch(*given, count, mask).cpu().numpy())
+        return self.replays.rank(self, parts, starts, count)
+
+    def _launch(self, parts: torch.Tensor, part_offsets: torch.Tensor, count: int, mask: Any) -> torch.Tensor:
+        query_count = len(part_offsets) - 1
+        scores = score_documents(parts, self.codes.rows, self.offsets, self.grid)
+        if len(parts) > query_count:  # long queries have several parts
+            owner = torch.searchsorted(part_offsets, torch.arange(len(parts), device=self.device), right=True) - 1
+            scores = torch.zeros((query_count, self.count), device=self.device).index_add_(0, owner, scores)
+        if mask is not None:
+            scores = scores.masked_fill(~mask, float("-inf"))
+        first, documents = scores.topk(count, dim=1)
+        exact = self._score_pairs(parts, part_offsets, torch.where(first > float("-inf"), documents, -1))
+        return torch.stack([exact.double(), first.double(), documents.double()])  # one copy to the host
+
+    def _holds_best(self, exact: Doubles, first: Doubles, k: int, slack: Doubles) -> bool:
         """Whether no document beyond the last of `first` can score as high as the k-th best exactly scored one."""
         if exact.shape[1] < k:
             return False
         needed = -np.partition(-exact, k - 1, axis=1)[:, k - 1]
-        last = first[:, -1].astype(np.float64)
+        last = first[:, -1]
         return bool(((last + slack < needed) | (last == -np.inf)).all())
 
     def _score_pairs(self, parts: torch.Tensor, part_offsets: torch.Tensor, documents: torch.Tensor) -> torch.Tensor:
@@ -147,16 +167,6 @@ class CudaDocuments:
         error = slack + error
         return np.where(np.isfinite(error), error, np.inf)
 
-    def _cut_queries(self, queries: Ragged) -> tuple[torch.Tensor, torch.Tensor]:
-        """(float32 [parts, 32, d] padded by zeros, int64 [q + 1] where the parts of each query begin)."""
-        counts = -(-queries.lengths // MAXSIM_PART)
-        starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        padded = np.zeros((int(starts[-1]) * MAXSIM_PART, queries.vectors.shape[1]), np.float32)
-        place = np.arange(len(queries.vectors)) - np.repeat(queries.offsets[:-1], queries.lengths)
-        padded[np.repeat(starts[:-1] * MAXSIM_PART, queries.lengths) + place] = queries.vectors
-        parts = torch.from_numpy(padded.reshape(int(starts[-1]), MAXSIM_PART, -1)).to(self.device)
-        return parts, torch.from_numpy(starts).to(self.device)
-
     def _make_offsets(self, ends: Integers) -> torch.Tensor:
         return torch.from_numpy(np.concatenate([[0], ends]).astype(np.int64)).to(self.device)
 
@@ -166,6 +176,68 @@ class CudaDocuments:
         ends = np.cumsum(lengths)
         places = np.repeat(offsets[numbers] - (ends - lengths), lengths) + np.arange(int(lengths.sum()))
         return places, np.concatenate([[0], ends]).astype(np.int64)
+
+
+class ReplayCache:
+    """The recorded searches of an engine, by shape. An engine never changes, so they stay valid."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._seen: set[Any] = set()
+        self._recordings: dict[Any, Recording] = {}
+
+    def rank(self, engine: CudaDocuments, parts: Floats, starts: Integers, count: int) -> Doubles:
+        key = (parts.shape, tuple(starts.tolist()), count)
+        with self._lock, torch.cuda.device(engine.device):
+            recording = self._recordings.get(key)
+            if recording is None and key in self._seen:
+                if len(self._recordings) >= MAX_RECORDINGS:
+                    self._recordings.pop(next(iter(self._recordings)))
+                recording = self._recordings[key] = Recording(engine, parts, starts, count)
+            if recording is not None:
+                return recording(parts)
+            if len(self._seen) < MAX_SEEN_SHAPES:
+                self._seen.add(key)
+            given = torch.from_numpy(parts).to(engine.device), torch.from_numpy(starts).to(engine.device)
+            return np.asarray(engine._launch(*given, count, None).cpu().numpy())
+
+
+class Recording:
+    """A search for queries of one shape as a CUDA graph. One thread at a time uses it."""
+
+    def __init__(self, engine: CudaDocuments, parts: Floats, starts: Integers, count: int) -> None:
+        self._parts = torch.from_numpy(parts).to(engine.device)
+        self._host_parts = torch.empty(parts.shape, dtype=torch.float32, pin_memory=True)
+        offsets = torch.from_numpy(starts).to(engine.device)
+        self._stream = torch.cuda.Stream()
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            engine._launch(self._parts, offsets, count, None)
+        self._stream.synchronize()
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph, stream=self._stream, capture_error_mode="thread_local"):
+            self._result = engine._launch(self._parts, offsets, count, None)
+        self._kept = engine.codes, engine.offsets, engine.grid, offsets  # the graph reads them
+        self._host_result = torch.empty(self._result.shape, dtype=torch.float64, pin_memory=True)
+
+    def __call__(self, parts: Floats) -> Doubles:
+        self._host_parts.copy_(torch.from_numpy(parts))
+        with torch.cuda.stream(self._stream):
+            self._parts.copy_(self._host_parts, non_blocking=True)
+            self._graph.replay()
+            self._host_result.copy_(self._result, non_blocking=True)
+        self._stream.synchronize()
+        return np.array(self._host_result.numpy())
+
+
+def _cut_queries(queries: Ragged) -> tuple[Floats, Integers]:
+    """(float32 [parts, 32, d] padded by zeros, int64 [q + 1] where the parts of each query begin)."""
+    counts = -(-queries.lengths // MAXSIM_PART)
+    starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    padded = np.zeros((int(starts[-1]) * MAXSIM_PART, queries.vectors.shape[1]), np.float32)
+    place = np.arange(len(queries.vectors)) - np.repeat(queries.offsets[:-1], queries.lengths)
+    padded[np.repeat(starts[:-1] * MAXSIM_PART, queries.lengths) + place] = queries.vectors
+    return padded.reshape(int(starts[-1]), MAXSIM_PART, -1), starts
 
 
 def make_engine(codes: str, dtype: str, vectors: Floats, device: str) -> CudaDocuments:

@@ -21,6 +21,9 @@ from ridgeline.kernels.search.scan import NO_FMA, choose_chunk, compute_scores, 
 from ridgeline.kernels.search.top_k import LARGE_COUNT, select_tiles
 
 LIST_TILE = 32  # rows
+LIST_BATCH_TILE = 16  # rows, for several queries: of the selected tiles all rows are scored again
+LIST_PROGRAMS = 4 * 132  # fewer pairs of query and list share the rows of a list among several programs
+SMALL_INTEGER = 1 << 15
 LIST_SCAN_SHAPE = (64, 4)  # elements at a time, warps, for one query; not tuned
 # Queries and rows per program, elements at a time, warps, stages; by bytes per element. Tuned for 2 bytes
 # (benchmarks/records/h200-search-sweep.txt), not for the others.
@@ -46,10 +49,12 @@ def find_nearest_lists(
 def compute_list_tiles(
     lists: torch.Tensor, starts: torch.Tensor, tiles_per_list: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """lists [Q, probes], starts int32 [C + 1] → first row and end of each tile, int32 [Q, probes · tiles_per_list]."""
+    """lists [Q, probes], starts int32 [C + 1] → first row and end of each tile of LIST_BATCH_TILE rows, int32
+    [Q, probes · tiles_per_list].
+    """
     query_count = lists.shape[0]
     list_ids = lists.long()
-    step = torch.arange(0, tiles_per_list * LIST_TILE, LIST_TILE, dtype=torch.int32, device=lists.device)
+    step = LIST_BATCH_TILE * torch.arange(tiles_per_list, dtype=torch.int32, device=lists.device)
     end = starts[list_ids + 1][:, :, None]
     begin = torch.minimum(starts[list_ids][:, :, None] + step, end)
     # With one probe, reshape would return a view of stride 0.
@@ -103,16 +108,20 @@ def compute_list_maxima(
     factor: float = 1.0,
     shape: tuple[int, int, int, int, int] | None = None,
 ) -> torch.Tensor:
-    """Return the maximum of each tile, float32 [Q, probes · tiles_per_list], for many queries of `round_queries`."""
+    """Return the maximum of each tile of LIST_BATCH_TILE rows, float32 [Q, probes · tiles_per_list], for several
+    rounded queries.
+    """
     query_count, probes = lists.shape
     list_count = starts.shape[0] - 1
     queries_per_program, rows_per_program, chunk, warps, stages = shape or LIST_BATCH_SHAPES[rows.element_size()]
     out = torch.empty((query_count, probes * tiles_per_list), dtype=torch.float32, device=rows.device)
     if not query_count or not tiles_per_list:
         return out
-    sorted_lists, pairs = lists.reshape(-1).sort(stable=True)
+    # Sorting 16 bits takes half the time of 32.
+    integer = torch.int16 if list_count < SMALL_INTEGER else torch.int32
+    sorted_lists, pairs = lists.reshape(-1).to(integer).sort(stable=True)
     edges = torch.searchsorted(
-        sorted_lists, torch.arange(list_count + 1, dtype=torch.int32, device=rows.device), out_int32=True
+        sorted_lists, torch.arange(list_count + 1, dtype=integer, device=rows.device), out_int32=True
     )
     blocks = (edges.diff() + (queries_per_program - 1)) // queries_per_program
     block_ends = blocks.cumsum(0, dtype=torch.int32)
@@ -121,10 +130,12 @@ def compute_list_maxima(
     )  # an upper bound
     item = torch.arange(items, dtype=torch.int32, device=rows.device)
     item_lists = torch.searchsorted(block_ends, item, right=True, out_int32=True)  # `list_count` for unused items
-    _list_maxima_kernel[(items,)](
+    blocks_per_list = triton.cdiv(tiles_per_list * LIST_BATCH_TILE, rows_per_program)
+    shares = max(1, min(LIST_PROGRAMS // items, blocks_per_list))
+    _list_maxima_kernel[(items, shares)](
         queries, size, rows, item_lists, pairs, edges, blocks, block_ends, starts, bias, view_mask(allowed), out,
         list_count, probes, tiles_per_list, queries.stride(0), rows.stride(0), factor, queries.shape[1],
-        queries_per_program, rows_per_program, choose_chunk(queries.shape[1], chunk), LIST_TILE, INTERPRETED,
+        queries_per_program, rows_per_program, choose_chunk(queries.shape[1], chunk), LIST_BATCH_TILE, INTERPRETED,
         num_warps=warps, num_stages=stages,
     )  # fmt: skip
     return out
@@ -182,7 +193,8 @@ def _list_maxima_kernel(
     left = (tl.load(starts + list_id + 1) - first).to(tl.int32)
     to = out + pair[:, None] * tiles_per_list
     TILES_PER_STEP: tl.constexpr = ROWS // TILE
-    for begin in range(0, left, ROWS):
+    share, shares = tl.program_id(1), tl.num_programs(1)
+    for begin in range(share * ROWS, left, shares * ROWS):
         local = begin + tl.arange(0, ROWS)
         clamped = tl.minimum(local, left - 1)
         x_at = rows + first * row_stride + clamped[:, None] * row_stride
@@ -209,7 +221,8 @@ def _list_maxima_kernel(
         best = tl.max(tl.reshape(score, [QUERIES, TILES_PER_STEP, TILE]), 2)
         tile = begin // TILE + tl.arange(0, TILES_PER_STEP)
         tl.store(to + tile[None, :], best, mask=valid[:, None] & (tile < tiles_per_list)[None, :])
-    for begin in range((left + ROWS - 1) // ROWS * TILES_PER_STEP, tiles_per_list, TILES_PER_STEP):
+    first_empty = (left + ROWS - 1) // ROWS * TILES_PER_STEP
+    for begin in range(first_empty + share * TILES_PER_STEP, tiles_per_list, shares * TILES_PER_STEP):
         tile = begin + tl.arange(0, TILES_PER_STEP)
         no_score = tl.full([QUERIES, TILES_PER_STEP], float("-inf"), tl.float32)
         tl.store(to + tile[None, :], no_score, mask=valid[:, None] & (tile < tiles_per_list)[None, :])

@@ -37,8 +37,8 @@ from ridgeline.kernels.search.scan import (
 from ridgeline.kernels.search.top_k import select_tiles
 
 EXTRA_CANDIDATES = 4  # beyond k, at least
+EXTRA_SHARE = 16  # over lists: one more candidate for so many results
 MIN_CANDIDATES = 16
-MAX_SCANNED_QUERIES = 8  # over lists: more queries use the matrix units
 MAX_SCORES = 1 << 26  # float32 scores in memory at a time
 
 Grid = tuple[torch.Tensor, torch.Tensor]  # step and middle of codes
@@ -286,13 +286,14 @@ def search_lists(
     of few queries then uses the same kernel.
     """
     count, query_count = rows.shape[0], queries.shape[0]
-    candidate_count = candidates or choose_candidate_count(k)
+    candidate_count = candidates or k + max(EXTRA_CANDIDATES, k // EXTRA_SHARE)
     probes = min(probes, centres.shape[0])
-    tiles_per_list = triton.cdiv(longest_list, inverted_lists.LIST_TILE)
+    needs_all_scores = books is not None or candidate_count > search_rescore.MAX_CANDIDATES
+    tile = inverted_lists.LIST_TILE if needs_all_scores else inverted_lists.LIST_BATCH_TILE
+    tiles_per_list = triton.cdiv(longest_list, tile)
     if not count or not query_count or not probes:
         return empty_result(queries, k, metric)
-    queries_per_part = max(1, MAX_SCORES // (probes * tiles_per_list * inverted_lists.LIST_TILE))
-    needs_all_scores = books is not None or candidate_count > search_rescore.MAX_CANDIDATES
+    queries_per_part = max(1, MAX_SCORES // (probes * tiles_per_list * tile))
     if needs_all_scores and query_count > queries_per_part:
         parts = [
             search_lists(
@@ -319,7 +320,7 @@ def search_lists(
         scores, maxima, begin, end = scan_product_codes(
             queries, centres, books, rows, lists, starts, tiles_per_list, **options
         )
-    elif query_count <= MAX_SCANNED_QUERIES or needs_all_scores:
+    elif needs_all_scores:
         scores, maxima, begin, end = scan_lists(
             scan_queries, rows, lists, starts, tiles_per_list, early=early, **(l2_options or options)
         )
@@ -343,13 +344,13 @@ def search_lists(
             scan_queries,
             rows,
             tiles,
-            tile=inverted_lists.LIST_TILE,
+            tile=tile,
             starts=begin,
             ends=end,
             **(l2_options or options),
         )
     values, numbers = rescore_candidates(
-        queries, scores=scores, tiles=tiles, k=k, tile=inverted_lists.LIST_TILE, candidates=candidate_count,
+        queries, scores=scores, tiles=tiles, k=k, tile=tile, candidates=candidate_count,
         metric=metric, starts=begin, ends=end, scores_by=scores_by, ids=ids, **rescore_source,
     )  # fmt: skip
     if rescore_source["rows"] is None and metric == "l2":
