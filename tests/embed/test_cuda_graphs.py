@@ -135,3 +135,35 @@ def test_the_embedder_replays_small_batches_and_streams_the_rest(embedder, repla
     np.testing.assert_allclose(embedder.encode(iter(texts)), expected, atol=3e-6)
     np.testing.assert_allclose(embedder.encode(texts, batch_tokens=4), expected, atol=3e-6)
     assert (calls, progress_calls) == ([3, 1], [(3, 3)])
+
+
+@pytest.mark.gpu
+def test_recordings_succeed_while_other_threads_load_and_release_models(embedder):
+    from ridgeline.embed import Embedder
+
+    stop, failures = threading.Event(), []
+
+    def load_models():
+        while not stop.is_set():
+            try:
+                with Embedder(embedder.folder, device="cuda") as other:
+                    other.encode(["a dog", "a cat runs"])
+                torch.cuda.empty_cache()
+            except Exception as error:  # the test says which
+                failures.append(error)
+                return
+
+    threads = [threading.Thread(target=load_models) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(5):
+            fresh = make_replay(embedder)
+            for count in (1, 2, 9, 40, 100, 500):
+                tokens = embedder.tokenize(["a dog runs"] * count)
+                np.testing.assert_allclose(fresh(tokens), embedder.encode(["a dog runs"] * count), atol=1e-5)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert failures == []

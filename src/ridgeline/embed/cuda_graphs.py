@@ -24,6 +24,7 @@ TEXT_CAPACITIES = (1, 32, MAX_RECORDED_TEXTS)  # capacities in texts
 MAX_TOKENS = 16_384  # with more tokens the GPU runs longer than the launches
 
 Replay = Callable[[], None]
+_recording = threading.Lock()
 
 
 def round_up_size(tokens: int) -> int:
@@ -108,7 +109,9 @@ def _record_graph(steps: Replay, device: Any, pool: Any) -> Replay:
             steps()
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool):
+        # Another thread may load a model or release one meanwhile. Memory that it takes from CUDA would end a recording
+        # of the mode "global"; and two recordings at once share the state of the random numbers.
+        with _recording, torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             steps()
     play: Replay = graph.replay
     return play
