@@ -138,9 +138,8 @@ def test_the_embedder_replays_small_batches_and_streams_the_rest(embedder, repla
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(DEVICE.type != "cuda", reason="no CUDA device here")
 def test_recordings_succeed_while_other_threads_load_and_release_models(embedder):
-    from ridgeline.embed import Embedder
-
     stop, failures = threading.Event(), []
 
     def load_models():
