@@ -1,12 +1,13 @@
 """Load of many clients on `ridgeline serve`: texts per second, latencies, CPU time, and whether every answer is right.
 
-    python benchmarks/serve_load.py [MODEL] [--device cuda] [--workers 1,4,8] [--clients 64] [--texts 32] [--out FILE]
+    python benchmarks/serve_load.py [MODEL] [--device cuda] [--workers 1,4,8,4x1] [--clients 64] [--out FILE]
 
-About 15 seconds for each number of workers. MODEL is a folder or a name (default: RIDGELINE_MODEL, else
-all-MiniLM-L6-v2). The clients are raw sockets in a few processes of this machine, with requests that were built before:
-they cost little CPU time, which is in the table beside that of the server. `load` is a closed loop of all clients, each
-with its own connection; `one` is one client with one text a request. A part of the answers is decoded and compared with
-what the library gives for the same texts. `in process` is one call of `Embedder.encode`, before and after.
+About 15 seconds for each number of workers; 4x1 is four servers of one process, each with a model of its own. MODEL is
+a folder or a name (default: RIDGELINE_MODEL, else all-MiniLM-L6-v2). The clients are raw sockets in a few processes of
+this machine, with requests that were built before: they cost little CPU time, which is in the table beside that of the
+server. `load` is a closed loop of all clients, each with its own connection; `one` is one client with one text a
+request. A part of the answers is decoded and compared with what the library gives for the same texts. `in process` is
+one call of `Embedder.encode`, before and after.
 
 The last part sends requests of one to 32 texts, cancels one in twenty, reloads the model in the middle and ends the
 server by SIGTERM while requests are in progress. It compares every answer.
@@ -29,7 +30,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,7 @@ class Task:
     count: int | None = None
     cancelled: float = 0.0
     compared: int = COMPARED
+    may_end: bool = False  # the server ends meanwhile: it may refuse requests
     seed: int = 0
 
 
@@ -91,7 +93,9 @@ def main() -> None:
     parser.add_argument("model", nargs="?", default=os.environ.get("RIDGELINE_MODEL", "all-MiniLM-L6-v2"))
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", default="auto")
-    parser.add_argument("--workers", default="1,4,8", help="numbers of workers, one after the other")
+    parser.add_argument(
+        "--workers", default="1,4,8", help="numbers of workers, one after the other; or SERVERSxWORKERS"
+    )
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--texts", type=int, default=32, help="of a request")
     parser.add_argument("--words", type=int, default=16, help="of a text, on average")
@@ -104,25 +108,24 @@ def main() -> None:
     texts = make_texts(2048, options.words)
     in_process = InProcess(options, texts)
     lines = [{"what": "in process", **in_process.measure()}]
-    numbers = [int(word) for word in options.workers.split(",")]
-    for number in numbers:
-        with start_server(options, number) as server:
-            lines.append({"what": "load", "workers": number, **run_load(server, options, texts, in_process.vectors)})
-            show(lines[-1])
-            lines.append({"what": "one", "workers": number, **run_one(server, texts, in_process.vectors)})
-            show(lines[-1])
+    spreads = [tuple(map(int, f"1x{word}".split("x")[-2:])) for word in options.workers.split(",")]
+    for servers, workers in spreads:
+        with ExitStack() as stack:
+            running = [stack.enter_context(start_server(options, workers)) for _ in range(servers)]
+            name = {"servers": servers, "workers": workers}
+            lines.append({"what": "load", **name, **run_load(running, options, texts, in_process.vectors)})
+            lines.append({"what": "one", **name, **run_one(running[0], texts, in_process.vectors)})
     lines.append({"what": "in process, again", **in_process.measure()})
     if options.mixed:
-        with start_server(options, numbers[-1]) as server:
+        workers = max(workers for servers, workers in spreads if servers == 1)
+        with start_server(options, workers) as server:
             result = run_mixed(server, options, texts, in_process.vectors)
-        lines.append({"what": "mixed", "workers": numbers[-1], **result})
-        show(lines[-1])
+        lines.append({"what": "mixed", "workers": workers, **result})
     if options.out is not None:
         options.out.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-
-
-def show(line: dict[str, Any]) -> None:
-    print("  ".join(f"{name} {value}" for name, value in line.items()), flush=True)
+    print(in_process.description)
+    for line in lines:
+        print("  ".join(f"{name} {value}" for name, value in line.items() if value != 0), flush=True)
 
 
 def make_texts(count: int, words: int) -> list[str]:
@@ -142,10 +145,8 @@ class InProcess:
         self.vectors = self._embedder.encode(texts)
         is_gpu = self._embedder.device.startswith("cuda")
         self._many, self._calls = (texts * 16, 200) if is_gpu else (texts[:256], 30)
-        print(f"{self._embedder} · {os.cpu_count()} CPUs · {np.mean(self._count_tokens()):.1f} tokens per text")
-
-    def _count_tokens(self) -> Any:
-        return np.diff(self._embedder.tokenize(self._texts).offsets)
+        tokens = np.mean(np.diff(self._embedder.tokenize(texts).offsets))
+        self.description = f"{self._embedder} · {os.cpu_count()} CPUs · {tokens:.1f} tokens per text"
 
     def measure(self) -> dict[str, Any]:
         def measure_rate(texts: list[str]) -> float:
@@ -161,13 +162,11 @@ class InProcess:
             start_s = time.perf_counter()
             self._embedder.encode([self._texts[i]])
             one.append(time.perf_counter() - start_s)
-        line = {
+        return {
             "texts_per_s": round(measure_rate(self._many)),
             "calls_of_2048_texts_per_s": round(measure_rate(self._many[: len(self._texts)])),
             "one_text_p50_ms": round(1e3 * sorted(one)[len(one) // 2], 3),
         }
-        show({"what": "in process", **line})
-        return line
 
 
 @dataclass
@@ -236,7 +235,7 @@ def build_request(texts: Sequence[str]) -> bytes:
     return f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
 
 
-def run_load(server: Server, options: Any, texts: list[str], vectors: Any) -> dict[str, Any]:
+def run_load(servers: list[Server], options: Any, texts: list[str], vectors: Any) -> dict[str, Any]:
     parts = [list(range(i, i + options.texts)) for i in range(0, len(texts) - options.texts + 1, options.texts)]
     requests = [build_request([texts[i] for i in rows]) for rows in parts]
     each = max(1, options.clients // options.processes)
@@ -244,15 +243,17 @@ def run_load(server: Server, options: Any, texts: list[str], vectors: Any) -> di
 
     def make_tasks(seconds: float) -> list[Task]:
         return [
-            Task(server.port, each, requests, parts, vectors, seconds=seconds, seed=seed) for seed in range(processes)
+            Task(servers[k % len(servers)].port, each, requests, parts, vectors, seconds=seconds, seed=k)
+            for k in range(processes)
         ]
 
     run_tasks(make_tasks(1.0))
     time.sleep(CALM_S)
-    before = server.read_state()
+    before = [server.read_state() for server in servers]
     outcomes = run_tasks(make_tasks(options.seconds))
-    after = server.read_state()
-    return summarise(outcomes) | {name: round(after[name] - before[name], 2) for name in after}
+    after = [server.read_state() for server in servers]
+    changes = {name: sum(b[name] - a[name] for a, b in zip(before, after, strict=True)) for name in before[0]}
+    return summarise(outcomes) | {name: round(value, 2) for name, value in changes.items()}
 
 
 def run_one(server: Server, texts: list[str], vectors: Any) -> dict[str, Any]:
@@ -278,7 +279,7 @@ def run_mixed(server: Server, options: Any, texts: list[str], vectors: Any) -> d
     reload_status = reload_model(server)
     outcomes = [*first, *second()]
     # The end: as many requests as before are in progress when SIGTERM comes.
-    last = start_tasks([Task(**{**vars(task), "count": None, "seconds": 20.0}) for task in tasks])
+    last = start_tasks([Task(**{**vars(task), "count": None, "seconds": 20.0, "may_end": True}) for task in tasks])
     time.sleep(min(2.0, length_s))
     server.process.send_signal(signal.SIGTERM)
     ending = last()
@@ -286,7 +287,8 @@ def run_mixed(server: Server, options: Any, texts: list[str], vectors: Any) -> d
     line = summarise([*outcomes, *ending])
     for name in ("texts_per_s", "p50_ms", "p99_ms"):
         del line[name]
-    return line | {"reload_status": reload_status, "exit_code": code, "answers_at_the_end": len(ending[0].times)}
+    at_end = sum(len(outcome.times) for outcome in ending)
+    return line | {"reload_status": reload_status, "exit_code": code, "answers_while_it_ends": at_end}
 
 
 def reload_model(server: Server) -> int:
@@ -426,9 +428,10 @@ def run_clients(task: Task, barrier: Any, pipe: Any) -> None:
             if complete is False:
                 continue
             if complete is None:
-                if client.size:
+                if client.size or not task.may_end:
                     outcome.wrong.append(f"a connection was closed after {client.size} bytes of an answer")
-                outcome.refused += not client.size
+                else:
+                    outcome.refused += 1
                 close(client)
                 continue
             now_s = time.perf_counter()
@@ -438,8 +441,11 @@ def run_clients(task: Task, barrier: Any, pipe: Any) -> None:
                 continue
             try:
                 send(client)
-            except OSError:  # the server has ended
-                outcome.refused += 1
+            except OSError as error:
+                if task.may_end:
+                    outcome.refused += 1
+                else:
+                    outcome.wrong.append(f"a request could not be sent ({error})")
                 close_quietly(client, close)
     outcome.seconds, outcome.cpu_s = time.perf_counter() - start_s, time.process_time() - cpu_s
     pipe.send(outcome)
@@ -453,7 +459,7 @@ def close_quietly(client: Client, close: Any) -> None:
 def take_answer(task: Task, outcome: Outcome, client: Client, now_s: float) -> None:
     head = bytes(client.view[:12])
     if head != b"HTTP/1.1 200":
-        if head == b"HTTP/1.1 503":  # the server is ending
+        if head == b"HTTP/1.1 503" and task.may_end:
             outcome.refused += 1
         else:
             outcome.wrong.append(bytes(client.view[: min(client.size, 400)]).decode(errors="replace"))
