@@ -18,5 +18,6 @@ void bind_graph(nanobind::module_ &m);
 void bind_ledger(nanobind::module_ &m);
 void bind_collective(nanobind::module_ &m);
 void bind_recommend(nanobind::module_ &m);
+void bind_serve(nanobind::module_ &m);
 
 } // namespace ridgeline

@@ -18,4 +18,5 @@ NB_MODULE(native, m) {
   ridgeline::bind_ledger(m);
   ridgeline::bind_collective(m);
   ridgeline::bind_recommend(m);
+  ridgeline::bind_serve(m);
 }

@@ -567,3 +567,6 @@ def solve_neighbours(frequent: Annotated[NDArray[numpy.int32], dict(shape=(None,
     weights [rows, count] of (G + penalty·I) w = with_item over each row's neighbours (-1: no more). G has users of both
     items: from head [heads, heads] for items with a place in head_at, else from the lists `frequent` of either item.
     """
+
+def encode_base64(rows: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], before: bytes = ..., after: bytes = ...) -> list:
+    """Returns the base64 of the bytes of each row, between two other texts."""

@@ -16,10 +16,9 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
 
 Body = dict[str, Any]
 Answer = Callable[[Body], Awaitable[Any]]
+_Handler = Callable[[bytes, Mapping[str, str], Body], Awaitable[web.Reply]]  # body, headers, parameters of the path
 
 BODY_LIMIT = 32 << 20
 BODIES_LIMIT = 1 << 30  # of all requests in progress
@@ -82,8 +82,13 @@ def create_app(
         finally:
             await service.stop()
 
+    plain: dict[str, web.PlainHandler] = {}
+
     def post(path: str, answer: Answer) -> Any:
-        return Route(path, _handle_post(service, path, answer), methods=["POST"])
+        handle = _make_handler(service, path, answer)
+        if "{" not in path:
+            plain[path] = _make_plain_handler(handle)
+        return Route(path, _make_endpoint(handle), methods=["POST"])
 
     routes = [
         Route("/", api.show_page),
@@ -116,6 +121,7 @@ def create_app(
         open_paths=["/health"],
         lifespan=run_service,
         format_error=format_error,
+        plain=plain,
     )
 
 
@@ -135,11 +141,7 @@ class _Api:
         with self._use(model):
             tokens = await self._read_input(model, fields.get_input(body), fields.get_flag(body, "truncate"))
             vectors = _cut(await model.encode(tokens), dimensions)
-        rows: list[Any]
-        if encoding == "base64":
-            rows = [base64.b64encode(row.astype("<f4", copy=False)).decode() for row in vectors]
-        else:
-            rows = list(vectors)
+        rows = _encode_base64(vectors) if encoding == "base64" else list(vectors)
         count = len(tokens.ids)
         return {
             "object": "list",
@@ -256,57 +258,61 @@ class _Api:
         return {"reloaded": model or index}
 
     async def list_models(self, request: Request) -> Response:
-        return _respond({"object": "list", "data": [_describe_model(m) for m in self.service.models.values()]})
+        return _respond(
+            _make_reply({"object": "list", "data": [_describe_model(m) for m in self.service.models.values()]})
+        )
 
     async def show_model(self, request: Request) -> Response:
         model = self.service.models.get(request.path_params["name"])
         if model is None:
             known = ", ".join(self.service.models) or "none"
-            return _respond_error(
-                request, ApiError(404, f"there is no model of this name; there are: {known}.", code="model_not_found")
-            )
-        return _respond(_describe_model(model))
+            error = ApiError(404, f"there is no model of this name; there are: {known}.", code="model_not_found")
+            return _respond(_make_error_reply(request.url.path, error))
+        return _respond(_make_reply(_describe_model(model)))
 
     async def show_health(self, request: Request) -> Response:
         if self.service.ready:
-            return _respond({"status": "ok"})
-        return _respond({"status": "starting"}, 503, {"retry-after": "1"})
+            return _respond(_make_reply({"status": "ok"}))
+        return _respond(_make_reply({"status": "starting"}, 503, {"retry-after": "1"}))
 
     async def show_info(self, request: Request) -> Response:
         """Answer as TEI does, for the first model; `models` lists all."""
         models = list(self.service.models.values())
         first = models[0] if models else None
         return _respond(
-            {
-                "model_id": first.name if first else None,
-                "model_dtype": first.dtype if first else None,
-                "model_type": {first.kind: {}} if first else {},
-                "max_input_length": first.max_tokens if first else None,
-                "max_batch_tokens": first.max_batch_tokens if first else None,
-                "max_client_batch_size": fields.MAX_TEXTS,
-                "max_concurrent_requests": self.service.settings.max_queue,
-                "auto_truncate": False,
-                "version": ridgeline.__version__,
-                "models": [
-                    {
-                        "name": m.name,
-                        "kind": m.kind,
-                        "dim": m.dim,
-                        "dtype": m.dtype,
-                        "device": m.device,
-                        "max_input_length": m.max_tokens,
-                        "ready": m.ready,
-                    }
-                    for m in models
-                ],
-                "indexes": [
-                    {"name": i.name, "rows": await i.count_rows(), "dim": i.dim} for i in self.service.indexes.values()
-                ],
-            }
+            _make_reply(
+                {
+                    "model_id": first.name if first else None,
+                    "model_dtype": first.dtype if first else None,
+                    "model_type": {first.kind: {}} if first else {},
+                    "max_input_length": first.max_tokens if first else None,
+                    "max_batch_tokens": first.max_batch_tokens if first else None,
+                    "max_client_batch_size": fields.MAX_TEXTS,
+                    "max_concurrent_requests": self.service.settings.max_queue,
+                    "auto_truncate": False,
+                    "version": ridgeline.__version__,
+                    "models": [
+                        {
+                            "name": m.name,
+                            "kind": m.kind,
+                            "dim": m.dim,
+                            "dtype": m.dtype,
+                            "device": m.device,
+                            "max_input_length": m.max_tokens,
+                            "ready": m.ready,
+                        }
+                        for m in models
+                    ],
+                    "indexes": [
+                        {"name": i.name, "rows": await i.count_rows(), "dim": i.dim}
+                        for i in self.service.indexes.values()
+                    ],
+                }
+            )
         )
 
     async def show_description(self, request: Request) -> Response:
-        return _respond(self._description)
+        return _respond(_make_reply(self._description))
 
     async def show_page(self, request: Request) -> Response:
         indexes: list[AnyIndex] = list(self.service.indexes.values())
@@ -394,44 +400,68 @@ async def _tokenize(model: ServedEmbedder, texts: list[str], truncate: bool) -> 
     return await _run_beside_loop(sum(map(len, texts)), model.tokenize, texts, truncate=truncate)
 
 
-def _handle_post(
-    service: Service | RemoteService, path: str, answer: Answer
-) -> Callable[[Request], Awaitable[Response]]:
+def _make_handler(service: Service | RemoteService, path: str, answer: Answer) -> _Handler:
     """Return the handler of a path: it reads the body, keeps the deadline, counts, and explains errors."""
     path = path.replace(":path", "")
     required, optional = get_fields(path)
 
-    async def handle(request: Request) -> Response:
-        start_s = time.perf_counter()
-        with trace_request(path, request.headers) as span:
+    async def handle(content: bytes, headers: Mapping[str, str], parameters: Body) -> web.Reply:
+        start_s, status = time.perf_counter(), 499  # the client left
+        with trace_request(path, headers) as span:
             try:
-                body = fields.parse_json(await request.body())
+                body = fields.parse_json(content)
                 fields.check_fields(body, required, optional)
-                body.update(request.path_params)
-                seconds = fields.parse_timeout(request.headers.get("x-request-timeout"))
-                response = _respond(await _run_until_left(request, answer(body), seconds or DEADLINE_S))
+                body.update(parameters)
+                seconds = fields.parse_timeout(headers.get("x-request-timeout")) or DEADLINE_S
+                reply = _make_reply(await _run_until_deadline(answer(body), seconds))
+                status = reply.status
             except Exception as error:
                 if not isinstance(error, RidgelineError):
                     _log.error("a request to %s failed (%s)", path, describe_error(error))
-                response = _respond_error(request, explain_error(error))
-            span.set_attribute("http.response.status_code", response.status_code)
-        service.metrics.requests.observe(path, response.status_code, time.perf_counter() - start_s)
-        return response
+                reply = _make_error_reply(path, explain_error(error))
+                status = reply.status
+            finally:
+                span.set_attribute("http.response.status_code", status)
+                service.metrics.requests.observe(path, status, time.perf_counter() - start_s)
+        return reply
 
     return handle
 
 
-async def _run_until_left(request: Request, work: Awaitable[Any], seconds: float) -> Any:
-    """Await an answer; stop if the deadline passes or the client leaves, so that its texts leave the queue."""
+def _make_plain_handler(handle: _Handler) -> web.PlainHandler:
+    async def handle_plain(content: bytes, headers: Mapping[str, str]) -> web.Reply:
+        return await handle(content, headers, {})
+
+    return handle_plain
+
+
+def _make_endpoint(handle: _Handler) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        content = await request.body()
+        return _respond(await _run_until_left(request, handle(content, request.headers, request.path_params)))
+
+    return endpoint
+
+
+async def _run_until_deadline(work: Awaitable[Any], seconds: float) -> Any:
+    """Await an answer; stop if the deadline passes, so that its texts leave the queue."""
+    deadline = asyncio.timeout(seconds)
+    try:
+        async with deadline:
+            return await work
+    except TimeoutError:
+        if deadline.expired():
+            raise ApiError(504, f"there is no answer within {seconds:g} s.", code="timeout") from None
+        raise
+
+
+async def _run_until_left(request: Request, work: Awaitable[web.Reply]) -> web.Reply:
+    """Await an answer; stop if the client leaves."""
     task = asyncio.ensure_future(work)
     left = asyncio.ensure_future(_wait_until_left(request))
     try:
-        done, _ = await asyncio.wait({task, left}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        if task in done:
-            return task.result()
-        if left in done:
-            raise ApiError(499, "the client left.")
-        raise ApiError(504, f"there is no answer within {seconds:g} s.", code="timeout")
+        done, _ = await asyncio.wait({task, left}, return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task in done else web.Reply(499, b"")
     finally:
         task.cancel()
         left.cancel()
@@ -442,20 +472,32 @@ async def _wait_until_left(request: Request) -> None:
         pass
 
 
-def _respond(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+def _make_reply(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Reply:
     import orjson
-    from starlette.responses import Response
 
-    body = orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
-    return Response(body, status, headers, "application/json")
+    return web.Reply(status, orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY), headers or {})
 
 
-def _respond_error(request: Request, error: ApiError) -> Response:
-    path = request.url.path
+def _make_error_reply(path: str, error: ApiError) -> web.Reply:
     status = error.status
     if path in TEI_PATHS and status == 400:
         status = 413 if error.code == "context_length_exceeded" else 422
-    return _respond(format_error(path, status, str(error), error.code, error.param), status, error.headers)
+    return _make_reply(format_error(path, status, str(error), error.code, error.param), status, error.headers)
+
+
+def _respond(reply: web.Reply) -> Response:
+    from starlette.responses import Response
+
+    return Response(reply.body, reply.status, dict(reply.headers), "application/json")
+
+
+def _encode_base64(vectors: NDArray[np.float32]) -> list[Any]:
+    """Return each vector as a string of JSON."""
+    import orjson
+
+    from ridgeline.native import encode_base64
+
+    return [orjson.Fragment(text) for text in encode_base64(np.ascontiguousarray(vectors, np.float32), b'"', b'"')]
 
 
 def _describe_model(model: ServedModel) -> dict[str, Any]:

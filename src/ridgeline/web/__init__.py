@@ -68,6 +68,8 @@ if TYPE_CHECKING:
     from ridgeline.web.pages import get_policy as get_policy
     from ridgeline.web.pages import read_asset as read_asset
     from ridgeline.web.pages import render_template as render_template
+    from ridgeline.web.plain_requests import PlainHandler as PlainHandler
+    from ridgeline.web.plain_requests import Reply as Reply
     from ridgeline.web.request_metrics import LATENCIES_S as LATENCIES_S
     from ridgeline.web.request_metrics import SHARED_FOLDER as SHARED_FOLDER
     from ridgeline.web.request_metrics import RequestMetrics as RequestMetrics
@@ -101,6 +103,7 @@ __getattr__, __dir__, __all__ = attach(
         "markup": ["check_link", "dump_script_json", "make_element"],
         "number_format": ["format_bytes", "format_si"],
         "pages": ["read_asset", "build_page", "get_policy", "render_template"],
+        "plain_requests": ["PlainHandler", "Reply"],
         "request_metrics": ["LATENCIES_S", "RequestMetrics", "SHARED_FOLDER"],
         "server": [
             "check_address",

@@ -1,4 +1,5 @@
 """Limits for clients of the server: how many connections, how long the head of a request may take, how many log lines.
+And the short way for plain requests (plain_requests.py), beside that of the HTTP library.
 
 A client that opens connections and sends nothing would otherwise use up the descriptors of the process, and everything
 else in it (a log, a file that is followed) would fail on "too many open files". So connections get at most a quarter of
@@ -14,11 +15,17 @@ import resource
 import time
 from typing import TYPE_CHECKING, Any
 
+from ridgeline.web.middleware import SECURITY_HEADERS
+from ridgeline.web.plain_requests import PlainRequest, Reply, format_reply, read_head
+
 if TYPE_CHECKING:
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
+    from ridgeline.web.middleware import App
+
 MOST_CONNECTIONS = 512
 HEAD_S = 10.0  # until the head of a request is complete
+REST_BYTES = 64 << 10  # that a client may send before it has the answer to what it sent before
 READ_BYTES = 64 << 10  # of an answer, at least, that a client reads in HEAD_S seconds
 SHARE = 4  # connections use at most 1/SHARE of the descriptors that the process may open
 _REPEATS, _PERIOD_S = 5, 60.0  # a message is logged this often in a period
@@ -32,8 +39,9 @@ def get_connection_limit(most: int | None = None) -> int:
     return min(most, max(4, descriptors // SHARE)) if descriptors > 0 else most
 
 
-def make_protocol(limit: int, head_s: float) -> type[H11Protocol]:
+def make_protocol(limit: int, head_s: float, app: App) -> type[H11Protocol]:
     """Return uvicorn's HTTP protocol with at most `limit` connections and `head_s` seconds for the head."""
+    import h11
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
     idle: dict[Any, asyncio.TimerHandle] = {}  # connections without a request in progress, the oldest first
@@ -50,13 +58,114 @@ def make_protocol(limit: int, head_s: float) -> type[H11Protocol]:
             if len(self.connections) > limit:
                 (next(iter(idle)) if idle else self)._drop()
 
+        plain: PlainRequest | None = None  # that is not answered yet; its body may be missing
+        answering: asyncio.Task[None] | None = None  # its answer
+        rest = b""  # what the client has sent after it
+        counted = 0  # bytes of its body, in app.bodies
+        is_last = False  # the server ends
+
         def data_received(self, data: bytes) -> None:
+            if self.answering is not None:
+                self.rest += data
+                if len(self.rest) > REST_BYTES:
+                    self.flow.pause_reading()
+            elif self.plain is not None:
+                self.plain.data += data
+                self._count_body()
+            else:
+                if app.plain and self._is_between_requests():
+                    self._start_plain(data)
+                if self.plain is None:
+                    self._ask_library(data)
+            if self.plain is not None and self.answering is None and self.plain.is_complete:
+                self._answer_plain(self.plain)
+
+        def _ask_library(self, data: bytes) -> None:
+            """Let the HTTP library read bytes, of any request."""
             if self.is_kept_alive:
                 self.is_kept_alive = False
                 self._set_idle()  # the head of the next request begins
             super().data_received(data)
             if self.cycle is not None and not self.cycle.response_complete:
                 self._set_busy()
+
+        def _is_between_requests(self) -> bool:
+            """Whether the HTTP library has no bytes of a request."""
+            states = self.conn.our_state, self.conn.their_state
+            return states == (h11.IDLE, h11.IDLE) and not self.conn.trailing_data[0]
+
+        def _start_plain(self, data: bytes) -> None:
+            request = read_head(data, app.plain)
+            if request is None:
+                return
+            request.scope["server"] = self.server
+            if not app.allows_plain(request.scope, request.end - request.begin):
+                return
+            self.plain = request
+            self._unset_keepalive_if_required()
+            if self.is_kept_alive and not request.is_complete:
+                self._set_idle()  # the body has `head_s` seconds, too; then the HTTP library waits for it
+            self.is_kept_alive = False
+            self._count_body()
+
+        def _count_body(self) -> None:
+            if self.plain is None:
+                return
+            limit, size = app.rules.bodies_limit, min(len(self.plain.data), self.plain.end) - self.plain.begin
+            app.bodies.size += size - self.counted
+            self.counted = size
+            if limit is not None and app.bodies.size > limit:
+                self._hand_over()
+
+        def _hand_over(self) -> None:
+            """Let the HTTP library read a request whose body is not complete."""
+            if self.plain is not None:
+                data, self.plain = bytes(self.plain.data), None
+                self._ask_library(data)
+                self._uncount_body()
+
+        def _uncount_body(self) -> None:
+            app.bodies.size -= self.counted
+            self.counted = 0
+
+        def _answer_plain(self, request: PlainRequest) -> None:
+            self._set_busy()
+            self.rest = bytes(request.data[request.end :])
+            self.answering = self.loop.create_task(self._run_plain(request))
+            self.tasks.add(self.answering)
+            app.run_plain(self.answering)
+            self.answering.add_done_callback(self._finish_plain)
+
+        async def _run_plain(self, request: PlainRequest) -> None:
+            path = request.scope["path"]
+            try:
+                reply = await app.plain[path](request.body, request.headers)
+                if self.flow.write_paused:  # the client has not read the answers before
+                    await self.flow.drain()
+            except asyncio.CancelledError:  # the client has left, or the server stops
+                self.is_last = True
+                reply = Reply(503, app.format_refusal(path, 503, "the server is stopping."))
+            if not self.transport.is_closing():
+                headers = [*self.server_state.default_headers, *SECURITY_HEADERS]
+                self.transport.writelines(format_reply(reply, headers, close=self.is_last))
+
+        def _finish_plain(self, task: asyncio.Task[None]) -> None:
+            self.tasks.discard(task)
+            self.plain = self.answering = None
+            self._uncount_body()
+            if self.is_last or task.exception() is not None:
+                self.transport.close()
+            self.on_response_complete()
+            if self.rest and not self.transport.is_closing():
+                data, self.rest = self.rest, b""
+                self.data_received(data)
+
+        def shutdown(self) -> None:
+            if self.answering is not None:
+                self.is_last = True
+            else:
+                self._hand_over()
+                super().shutdown()
 
         def on_response_complete(self) -> None:
             super().on_response_complete()
@@ -67,6 +176,11 @@ def make_protocol(limit: int, head_s: float) -> type[H11Protocol]:
         def connection_lost(self, exc: Exception | None) -> None:
             self._set_busy()
             super().connection_lost(exc)
+            if self.answering is not None:
+                self.answering.cancel()
+            else:
+                self.plain = None
+                self._uncount_body()
 
         def _set_idle(self) -> None:
             self._set_busy()
@@ -80,6 +194,9 @@ def make_protocol(limit: int, head_s: float) -> type[H11Protocol]:
 
         def _drop_unless_read(self) -> None:
             """Keep the connection while its client reads the answer, and for a next request."""
+            if self.plain is not None:
+                self._hand_over()
+                return
             unread = self.transport.get_write_buffer_size()
             is_read = unread > 0 and self.unread_bytes - unread >= min(READ_BYTES, self.unread_bytes)
             if is_read or (self.is_kept_alive and not unread):

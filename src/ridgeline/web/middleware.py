@@ -15,12 +15,14 @@ import json
 import logging
 import re
 from collections import deque
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+
+from ridgeline.web.plain_requests import PlainHandler
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -47,6 +49,11 @@ _HEADERS = {
     b"cross-origin-embedder-policy": b"require-corp",
     b"permissions-policy": b"camera=(), geolocation=(), microphone=()",
 }
+# Of an answer to a program. frame-ancestors only works in a header, not in the policy inside a page.
+SECURITY_HEADERS = [
+    (key, value + b"; frame-ancestors 'none'" if key == b"content-security-policy" else value)
+    for key, value in _HEADERS.items()
+]
 _log = logging.getLogger(__name__)
 
 
@@ -83,6 +90,7 @@ class App:
     token_is_new: bool = False  # generated, so `serve` must print it
     running: set[asyncio.Task[None]] = field(default_factory=set, repr=False)
     bodies: _Bodies = field(default_factory=_Bodies, repr=False)
+    plain: Mapping[str, PlainHandler] = field(default_factory=dict, repr=False)  # by path, answered without ASGI
     turns: deque[asyncio.Future[None]] = field(default_factory=deque, repr=False)  # of the requests that wait
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -92,6 +100,30 @@ class App:
             await _handle_http(self, scope, receive, _add_security_headers(send))
         else:
             await send({"type": "websocket.close", "code": 1008})
+
+    def allows_plain(self, scope: Scope, size: int) -> bool:
+        """Whether a plain request with a body of `size` bytes passes all checks and may run at once."""
+        rules = self.rules
+        return (
+            _check_origin(scope, rules) is None
+            and (rules.token is None or scope["path"] in rules.open_paths or _is_authorised(scope, rules.token))
+            and not self.turns
+            and len(self.running) < rules.concurrency
+            and size <= rules.body_limit
+            and (rules.bodies_limit is None or self.bodies.size + size <= rules.bodies_limit)
+        )
+
+    def run_plain(self, task: asyncio.Task[None]) -> None:
+        """Count the task of a plain request among the requests in progress."""
+        self.running.add(task)
+        task.add_done_callback(lambda done: _finish(self, done))
+
+    def format_refusal(self, path: str, status: int, sentence: str) -> bytes:
+        """Return the body of a refusal or an error."""
+        content = {"error": sentence}
+        return json.dumps(
+            self.rules.format_error(path, status, sentence) if self.rules.format_error else content
+        ).encode()
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from http import HTTPStatus
@@ -27,6 +27,7 @@ from ridgeline.errors import InputError, MissingExtra, RidgelineError
 from ridgeline.web import connections
 from ridgeline.web.middleware import HEALTH, App, FormatError, Rules
 from ridgeline.web.pages import get_policy
+from ridgeline.web.plain_requests import PlainHandler
 
 if TYPE_CHECKING:
     import uvicorn
@@ -53,6 +54,7 @@ def create_app(
     lifespan: Callable[[Any], Any] | None = None,
     format_error: FormatError | None = None,
     public: bool = False,
+    plain: Mapping[str, PlainHandler] | None = None,
 ) -> App:
     """Put routes and `/healthz` behind the middleware.
 
@@ -60,9 +62,10 @@ def create_app(
     in bytes, `bodies_limit` for all requests together. `concurrency` is the number of requests in progress. Up to
     `queue` more wait for at most `queue_s` seconds, the rest gets 503. `format_error` makes the body of a refusal of
     (path, status, sentence); by default {"error": sentence}. `public` lets any client in, under any name of the server
-    and without a token: for handlers that check what they get by itself, such as its signature. If a handler raises a
-    RidgelineError, the answer is its sentence (400 for an InputError, else 500). For any other error the answer is a
-    500 without details, and the error goes to the log.
+    and without a token: for handlers that check what they get by itself, such as its signature. `plain` are handlers by
+    path for short POSTs (plain_requests.py): they answer most requests without ASGI, and a route of the same path
+    answers the rest. If a handler raises a RidgelineError, the answer is its sentence (400 for an InputError, else
+    500). For any other error the answer is a 500 without details, and the error goes to the log.
     """
     try:
         from starlette.applications import Starlette
@@ -110,7 +113,7 @@ def create_app(
         exception_handlers={HTTPException: handle_error, RidgelineError: handle_error, Exception: handle_error},
         lifespan=lifespan,
     )
-    return App(inner, rules, token_is_new=token == "auto")  # noqa: S105
+    return App(inner, rules, token_is_new=token == "auto", plain=plain or {})  # noqa: S105
 
 
 def create_page_response(document: str, status: int = 200) -> Response:
@@ -226,7 +229,7 @@ def _prepare_server(
     reachable = replace(app, rules=replace(app.rules, hosts=app.rules.hosts | {host.lower()}))
     config = uvicorn.Config(
         reachable,
-        http=connections.make_protocol(limit, connections.HEAD_S),
+        http=connections.make_protocol(limit, connections.HEAD_S, reachable),
         # asyncio accepts as many at once, before any limit can act. Of a shared socket it takes one at a time, so that
         # each connection goes to a process that is idle.
         backlog=1 if shared is not None else min(128, limit),
