@@ -16,7 +16,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ridgeline.web.middleware import SECURITY_HEADERS
-from ridgeline.web.plain_requests import PlainRequest, Reply, format_reply, read_head
+from ridgeline.web.plain_requests import PlainRequest, format_reply, read_head
 
 if TYPE_CHECKING:
     from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -139,12 +139,12 @@ def make_protocol(limit: int, head_s: float, app: App) -> type[H11Protocol]:
         async def _run_plain(self, request: PlainRequest) -> None:
             path = request.scope["path"]
             try:
-                reply = await app.plain[path](request.body, request.headers)
+                reply = await app.answer_plain(path, request.body, request.headers)
                 if self.flow.write_paused:  # the client has not read the answers before
                     await self.flow.drain()
             except asyncio.CancelledError:  # the client has left, or the server stops
                 self.is_last = True
-                reply = Reply(503, app.format_refusal(path, 503, "the server is stopping."))
+                reply = app.refuse_plain(path, 503, "the server is stopping.")
             if not self.transport.is_closing():
                 headers = [*self.server_state.default_headers, *SECURITY_HEADERS]
                 self.transport.writelines(format_reply(reply, headers, close=self.is_last))
@@ -153,7 +153,7 @@ def make_protocol(limit: int, head_s: float, app: App) -> type[H11Protocol]:
             self.tasks.discard(task)
             self.plain = self.answering = None
             self._uncount_body()
-            if self.is_last or task.exception() is not None:
+            if self.is_last or task.cancelled():
                 self.transport.close()
             self.on_response_complete()
             if self.rest and not self.transport.is_closing():

@@ -22,7 +22,7 @@ from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
-from ridgeline.web.plain_requests import PlainHandler
+from ridgeline.web.plain_requests import PlainHandler, Reply
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -32,6 +32,7 @@ Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 FormatError = Callable[[str, int, str], Any]
 
 HEALTH = "/healthz"
+_FAILED = "the server failed on this request; its log says why."
 _BUSY = "the server is busy; try again in a moment."
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 # Read after a refusal, so that a client that still sends reads the answer.
@@ -118,12 +119,17 @@ class App:
         self.running.add(task)
         task.add_done_callback(lambda done: _finish(self, done))
 
-    def format_refusal(self, path: str, status: int, sentence: str) -> bytes:
-        """Return the body of a refusal or an error."""
-        content = {"error": sentence}
-        return json.dumps(
-            self.rules.format_error(path, status, sentence) if self.rules.format_error else content
-        ).encode()
+    async def answer_plain(self, path: str, body: bytes, headers: Mapping[str, str]) -> Reply:
+        """Return the answer of the handler of plain requests; raise nothing but CancelledError."""
+        try:
+            return await self.plain[path](body, headers)
+        except Exception as error:
+            _log.error("a request failed", exc_info=error)
+            return self.refuse_plain(path, 500, _FAILED)
+
+    def refuse_plain(self, path: str, status: int, sentence: str) -> Reply:
+        """Return the answer of a refusal or an error."""
+        return Reply(status, _format_refusal(self.rules, path, status, sentence))
 
 
 @dataclass(frozen=True)
@@ -200,7 +206,7 @@ async def _run_with_deadline(app: App, scope: Scope, receive: Receive, send: Sen
         await asyncio.wait({task})
         failed = not task.cancelled() and task.exception() is not None
         if failed and not started.is_set():
-            await _send_answer(app, scope, send, _Answer(500, "the server failed on this request; its log says why."))
+            await _send_answer(app, scope, send, _Answer(500, _FAILED))
     except asyncio.CancelledError:
         # The server is stopping. Re-raising would only print a traceback.
         if not started.is_set():
@@ -372,11 +378,15 @@ def _add_security_headers(send: Send) -> Send:
     return send_secured
 
 
+def _format_refusal(rules: Rules, path: str, status: int, sentence: str) -> bytes:
+    content: Any = {"error" if status >= 400 else "status": sentence}
+    if status >= 400 and rules.format_error is not None:
+        content = rules.format_error(path, status, sentence)
+    return json.dumps(content).encode()
+
+
 async def _send_answer(app: App, scope: Scope, send: Send, answer: _Answer, *, more_body: bool = False) -> None:
-    content: Any = {"error" if answer.status >= 400 else "status": answer.sentence}
-    if answer.status >= 400 and app.rules.format_error is not None:
-        content = app.rules.format_error(scope["path"], answer.status, answer.sentence)
-    body = json.dumps(content).encode()
+    body = _format_refusal(app.rules, scope["path"], answer.status, answer.sentence)
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": answer.status, "headers": [*headers, *answer.headers]})
     await send({"type": "http.response.body", "body": body, "more_body": more_body})
