@@ -221,11 +221,11 @@ class Batcher:
             request.missing -= end - first
             if not request.missing:
                 finished.append(request)
-        _answer(finished)
         sizes = BatchSizes(len(tokens), len(tokens.ids), len(parts), time.perf_counter() - start_s)
         rate = sizes.tokens / max(sizes.seconds, 1e-9)
         self.tokens_per_second += (rate - self.tokens_per_second) * (0.2 if self.tokens_per_second else 1.0)
-        self._observe(sizes)
+        self._observe(sizes)  # first: metrics have what was answered
+        _answer(finished)
 
     def _refuse(self, parts: list[_Part], error: RidgelineError) -> None:
         """Give the error to its request only: the parts of several requests run again, one request at a time."""
