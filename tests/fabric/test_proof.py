@@ -108,6 +108,18 @@ class Execution:
         return self.data[rank] == total or (self.op == "reduce" and rank != self.root)
 
 
+def test_a_copy_into_a_longer_chunk_leaves_an_element_that_must_not_be_sent():
+    plan = fabric.schedule("broadcast", "chain", ranks=3, chunks=2)
+    programs = [list(map(list, p)) for p in plan.programs]
+    programs[1].insert(1, ["copy", 0, 1, 1])
+    changed = Schedule("broadcast", "mine", 3, 2, 1, 0, programs)
+    fabric.prove(changed)  # chunk 1 is received before it is sent on
+    programs[1].insert(2, ["send", 2, 1, 1])
+    programs[2].insert(0, ["recv", 1, 1, 1])
+    with pytest.raises(ProofError, match=r"rank 1, step 2 .*chunk 1 is read before all of it was written"):
+        fabric.prove(Schedule("broadcast", "mine", 3, 2, 1, 0, programs))
+
+
 @pytest.mark.parametrize("mutants", [2_000, pytest.param(100_000, marks=pytest.mark.slow)])
 def test_of_random_mutants_no_wrong_one_is_proved_and_few_right_ones_are_refused(mutants):
     generator = random.Random(mutants)

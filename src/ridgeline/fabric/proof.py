@@ -84,6 +84,7 @@ class _Fault(NamedTuple):
     rank: int
     step: int
     problem: str
+    is_partial: bool = False  # copied into a slot never written: the last element is missing if that chunk is longer
 
 
 # A slot: the ranks that contributed to its chunk, one bit each; or a fault; or None, never written.
@@ -101,6 +102,7 @@ class _Run:
     def __init__(self, schedule: Schedule, buffers: int) -> None:
         self.schedule, self.buffers, self.messages = schedule, buffers, 0
         self.position = [0] * schedule.ranks
+        self.has_copies = False
         self.links: dict[tuple[int, int], deque[_Message]] = {}
         self.slots = [_make_slots(schedule, rank) for rank in range(schedule.ranks)]
 
@@ -162,18 +164,22 @@ class _Run:
             self._refute(rank, f"there is no chunk {source} to copy")
         values = self._read(rank, source, width)
         if source != chunk:
-            step = self.position[rank]
+            self.has_copies = True
+            step, before = self.position[rank], self.slots[rank][chunk : chunk + width]
             self.slots[rank][chunk : chunk + width] = [
-                value
-                if isinstance(value, _Fault)
-                else _Fault(rank, step, f"the data of chunk {source + k} is put into chunk {chunk + k}")
-                for k, value in enumerate(values)
+                (
+                    value if isinstance(value, _Fault) else _Fault(rank, step, _describe_copy(source + k, chunk + k))
+                )._replace(is_partial=_is_incomplete(was))
+                for k, (value, was) in enumerate(zip(values, before, strict=True))
             ]
 
     def _read(self, rank: int, chunk: int, width: int) -> list[_Slot]:
         values = self.slots[rank][chunk : chunk + width]
-        if None in values:
-            self._refute(rank, f"chunk {chunk + values.index(None)} is read before anything was written to it")
+        if None in values or self.has_copies:  # most schedules have none: the fast test is enough
+            for k, value in enumerate(values):
+                if _is_incomplete(value):
+                    what = "anything" if value is None else "all of it"
+                    self._refute(rank, f"chunk {chunk + k} is read before {what} was written to it")
         return values
 
     def _add(self, rank: int, local: list[_Slot], received: list[_Slot]) -> list[_Slot]:
@@ -183,8 +189,9 @@ class _Run:
                 twice = a & b
                 problem = f"the data of rank {_find_lowest(twice)} is added twice" if twice else ""
                 sums.append(_Fault(rank, self.position[rank], problem) if twice else a | b)
-            elif a is None:
-                self._refute(rank, "a chunk is added to before anything was written to it")
+            elif _is_incomplete(a):
+                what = "anything" if a is None else "all of it"
+                self._refute(rank, f"a chunk is added to before {what} was written to it")
             else:
                 sums.append(a if isinstance(a, _Fault) else b)
         return sums
@@ -242,6 +249,14 @@ class _Run:
 
     def _refute(self, rank: int, problem: str) -> NoReturn:
         raise ProofError(self.schedule, rank, self.position[rank], problem)
+
+
+def _is_incomplete(slot: _Slot) -> bool:
+    return slot is None or (isinstance(slot, _Fault) and slot.is_partial)
+
+
+def _describe_copy(source: int, target: int) -> str:
+    return f"the data of chunk {source} is put into chunk {target}"
 
 
 def _make_slots(schedule: Schedule, rank: int) -> list[_Slot]:
