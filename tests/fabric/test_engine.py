@@ -245,6 +245,10 @@ def test_several_hosts_are_refused(monkeypatch, launcher, variables):
         fabric.init()
 
 
-def test_shared_memory_needs_ranks():
+def test_shared_memory_needs_ranks(monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    with fabric.init():
+        assert fabric.empty(3).shape == (3,)
     with pytest.raises(fabric.FabricError, match="call it inside fabric"):
         fabric.empty(3)

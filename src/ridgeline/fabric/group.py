@@ -18,7 +18,7 @@ from ridgeline.fabric.network_rendezvous import NetworkWorld
 from ridgeline.fabric.rendezvous import World
 from ridgeline.fabric.schedule_types import Schedule
 from ridgeline.fabric.selection import AlgorithmChoice, RankProgram, choose_thresholds
-from ridgeline.fabric.shared_buffers import make_arena
+from ridgeline.fabric.shared_buffers import forget_arena, make_arena
 from ridgeline.fabric.telemetry import Trace
 from ridgeline.native import FABRIC_FRAGMENT_BYTES, Collective, NetworkCollective
 
@@ -152,6 +152,8 @@ class Group:
         """End the threads; the memory is freed with its last array."""
         if not self._closed:
             self._closed, self._direct_ops = True, frozenset()
+            if self.arena is not None:
+                forget_arena(self.arena)
             for hook in self._close_hooks:
                 hook()
             if self._queue is not None:

@@ -93,6 +93,12 @@ def set_current_arena(arena: Arena | PrivateArena | None) -> None:
     _current[:] = [arena] if arena is not None else []
 
 
+def forget_arena(arena: Arena | PrivateArena | None) -> None:
+    """After the end of its communicator: `empty` no longer uses this arena."""
+    if _current and _current[0] is arena:
+        _current.clear()
+
+
 def empty(shape: int | tuple[int, ...], dtype: DTypeLike = "float32") -> NDArray[Any]:
     """Return an array in the shared memory of this rank: collectives on it need no copy.
 
