@@ -12,6 +12,7 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -21,6 +22,7 @@
 #include "collective/xla_calls.hpp"
 #include "transport/datagram.hpp"
 #include "transport/network.hpp"
+#include "transport/ucx.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -61,8 +63,9 @@ struct NetworkEngine : Engine {
   NetworkCollective &network;
 };
 
-// transport, file of the control stream, files of the lanes, files of their memory, keys of the control stream and the lanes
-using LinkRow = std::tuple<int, int, std::vector<int>, std::vector<int>, std::vector<std::pair<std::uint64_t, std::uint64_t>>>;
+// transport, file of the control stream, files of the lanes, files of their memory, keys of the control stream and the lanes,
+// address of the worker
+using LinkRow = std::tuple<int, int, std::vector<int>, std::vector<int>, std::vector<std::pair<std::uint64_t, std::uint64_t>>, nb::bytes>;
 using PeerRow = std::tuple<std::uint64_t, std::uint64_t, std::uint64_t, std::int64_t>;
 
 bool check_signals() {
@@ -271,6 +274,7 @@ std::string run_xla_call(std::int64_t id, Call call) {
 void bind_collective(nb::module_ &m) {
   m.attr("FABRIC_CONTEXTS") = kContexts;
   m.attr("FABRIC_FRAGMENT_BYTES") = kFragment;
+  m.attr("FABRIC_MESSAGE_BYTES") = kMessage;
   m.attr("FABRIC_REFUSED_CALL") = kRefusedCall;
   m.attr("FABRIC_OWN_SCHEDULE") = kOwnSchedule;
   m.def("fabric_bytes", &Segment::bytes, "ranks"_a, "arena_bytes"_a, "Bytes of the memory that this many ranks share (sparse).");
@@ -305,6 +309,15 @@ void bind_collective(nb::module_ &m) {
         const StreamState state = self.state();
         return {state.rtt_ns, state.retransmissions, state.strangers};
       }, "(round-trip time in ns, retransmissions, packets of strangers).");
+  nb::class_<UcxWorker>(m, "UcxWorker", "This rank's end of all its streams over UCX.")
+      .def_static("make", &UcxWorker::make, "devices"_a = "", nb::call_guard<nb::gil_scoped_release>(),
+                  "devices: as in UCX_NET_DEVICES; raises RuntimeError if UCX cannot be used.")
+      .def_prop_ro("address", [](UcxWorker &self) {
+        const std::string address = self.address();
+        return nb::bytes(address.data(), address.size());
+      });
+  m.def("find_ucx_problem", &find_ucx_problem, "Why UCX cannot be used on this host; empty: it can.");
+  m.def("ucx_version", &ucx_version, "The version of the UCX library.");
   nb::class_<Engine>(m, "RankEngine", "One rank's end of a communicator.")
       .def("all_reduce", &all_reduce_array, "array"_a.none(), "how"_a, "timeout"_a, "In place; −1: this array needs the general path.")
       .def("broadcast", &broadcast_array, "array"_a.none(), "root"_a, "timeout"_a, "As all_reduce.")
@@ -410,16 +423,17 @@ void bind_collective(nb::module_ &m) {
                    [](SharedEngine &self, bool value) { self.shared.foreign = value; });
   nb::class_<NetworkEngine, Engine>(m, "NetworkCollective", "One rank's end of a communicator between hosts.")
       .def("__init__",
-           [](NetworkEngine *self, int me, const std::vector<LinkRow> &rows, std::uint64_t small, bool crowded) {
+           [](NetworkEngine *self, int me, const std::vector<LinkRow> &rows, std::uint64_t small, bool crowded, std::shared_ptr<UcxWorker> ucx) {
              std::vector<LinkFiles> files;
-             for (const auto &[transport, control, lanes, memory, keys] : rows)
-               files.push_back({Transport(transport), control, lanes, memory, keys});
-             new (self) NetworkEngine{std::make_unique<NetworkCollective>(me, std::move(files), small, crowded)};
+             for (const auto &[transport, control, lanes, memory, keys, address] : rows)
+               files.push_back({Transport(transport), control, lanes, memory, keys, std::string(address.c_str(), address.size())});
+             new (self) NetworkEngine{std::make_unique<NetworkCollective>(me, std::move(files), small, crowded, std::move(ucx))};
              self->network.takes_long = [self] { if (self->gil_guard) self->gil_guard->release_gil(); };
              self->network.interrupted = check_signals;
            },
-           "me"_a, "links"_a, "small"_a, "crowded"_a,
-           "links: by rank (transport, control stream, lanes, memory of the lanes), all as files, which this object closes, and keys.")
+           "me"_a, "links"_a, "small"_a, "crowded"_a, "ucx"_a.none() = nb::none(),
+           "links: by rank (transport, control stream, lanes, memory of the lanes), all as files, which this object closes, keys, and "
+           "the address of a worker.")
       .def("end", [](NetworkEngine &self) { self.network.end(); }, nb::call_guard<nb::gil_scoped_release>(), "Close all streams.")
       .def("link_state", [](NetworkEngine &self, int rank) -> std::tuple<std::int64_t, std::uint64_t, std::uint64_t> {
         const StreamState state = self.network.state(rank);

@@ -51,10 +51,32 @@ struct Program {
 };
 
 enum StepKind : std::int32_t { send_step, recv_step, reduce_step, copy_step };
-// Throws std::invalid_argument, unless all steps name valid ranks and chunks, and a message of one element per chunk fits.
-void check_program(const Call &call, const Program &program, int ranks, int me, std::size_t message_bytes);
-// Makes a mean of the sum in `out`.
-void divide_sum(const ReduceLoops &loops, const Call &call, int ranks);
+
+// The data of a call as the chunks of a program. The program runs once for each cut of the data, so that no message is longer
+// than `message_bytes`, and the messages of the cuts follow each other. Chunks may differ by one element in length.
+class ChunkedData {
+public:
+  // Throws std::invalid_argument, unless all steps name valid ranks and chunks, and a message of one element per chunk fits.
+  ChunkedData(const Call &call, const Program &program, int ranks, int me, std::size_t message_bytes);
+  void begin(std::vector<char> &scratch); // moves the input to its place
+  bool has_cut() const { return low_ < longest_; }
+  void next_cut() { low_ += cut_; }
+  std::pair<char *, std::uint64_t> piece(std::int64_t chunk) const; // of this cut: its place and its elements
+  void copy(std::int64_t from, std::int64_t to, std::int32_t width) const; // of this cut
+  void reduce(const ReduceLoops &loops, std::int64_t chunk, std::int32_t width, const char *from) const; // chunks side by side
+  void finish(const ReduceLoops &loops) const; // moves the result to its place
+  std::size_t bytes() const { return bytes_; }
+
+private:
+  std::uint64_t begin_of(std::int64_t chunk) const;
+
+  const Call &call_;
+  int ranks_, me_, chunks_, per_;
+  bool has_blocks_;
+  std::size_t one_, block_, bytes_;
+  std::uint64_t longest_, cut_, low_ = 0;
+  char *data_ = nullptr;
+};
 
 struct Usage {
   std::uint64_t calls = 0, bytes = 0;

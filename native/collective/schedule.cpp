@@ -11,25 +11,7 @@ namespace {
 
 using Pieces = std::vector<std::pair<const char *, std::size_t>>;
 
-} // namespace
-
-void check_program(const Call &call, const Program &program, int n, int me, std::size_t message_bytes) {
-  const int chunks = program.chunks, widest = program.widest;
-  const std::int32_t *steps = program.steps;
-  const std::size_t one = size_of(call.type);
-  const bool blocks = call.op == Op::all_gather || call.op == Op::reduce_scatter;
-  if (widest < 1 || std::size_t(widest) * one > message_bytes) throw std::invalid_argument("a step has too many chunks");
-  if (chunks < 1 || (blocks && chunks % n)) throw std::invalid_argument("the chunks do not fit the ranks");
-  for (std::size_t k = 0; k < program.rows; ++k) {
-    const std::int32_t *s = steps + 4 * k;
-    const bool copies = s[0] == copy_step;
-    if (s[3] < 1 || s[3] > widest || s[2] < 0 || s[2] > chunks - s[3] || (copies && (s[1] < 0 || s[1] > chunks - s[3])))
-      throw std::invalid_argument("a step names an invalid chunk");
-    if (!copies && (s[1] < 0 || s[1] >= n || s[1] == me)) throw std::invalid_argument("a step names an invalid rank");
-  }
-}
-
-// The mean of n is the reduction of the sum and n − 1 arrays of zeros, divided by n.
+// Makes a mean of the sum in `out`: the reduction of the sum and n − 1 arrays of zeros, divided by n.
 void divide_sum(const ReduceLoops &loops, const Call &call, int n) {
   static const char zeros[4096] = {};
   const std::size_t one = size_of(call.type);
@@ -40,6 +22,71 @@ void divide_sum(const ReduceLoops &loops, const Call &call, int n) {
     from[0] = out + at * one;
     loops.reduce(out + at * one, from.data(), n, std::min(step, call.count - at), call.type, Combine::avg);
   }
+}
+
+} // namespace
+
+ChunkedData::ChunkedData(const Call &call, const Program &program, int ranks, int me, std::size_t message_bytes)
+    : call_(call), ranks_(ranks), me_(me), chunks_(program.chunks),
+      has_blocks_(call.op == Op::all_gather || call.op == Op::reduce_scatter), one_(size_of(call.type)), block_(call.count * one_),
+      bytes_(has_blocks_ ? block_ * std::size_t(ranks) : block_) {
+  const int widest = program.widest;
+  if (widest < 1 || std::size_t(widest) * one_ > message_bytes) throw std::invalid_argument("a step has too many chunks");
+  if (chunks_ < 1 || (has_blocks_ && chunks_ % ranks)) throw std::invalid_argument("the chunks do not fit the ranks");
+  for (std::size_t k = 0; k < program.rows; ++k) {
+    const std::int32_t *s = program.steps + 4 * k;
+    const bool copies = s[0] == copy_step;
+    if (s[3] < 1 || s[3] > widest || s[2] < 0 || s[2] > chunks_ - s[3] || (copies && (s[1] < 0 || s[1] > chunks_ - s[3])))
+      throw std::invalid_argument("a step names an invalid chunk");
+    if (!copies && (s[1] < 0 || s[1] >= ranks || s[1] == me)) throw std::invalid_argument("a step names an invalid rank");
+  }
+  per_ = has_blocks_ ? chunks_ / ranks : chunks_;
+  longest_ = (call.count + std::uint64_t(per_) - 1) / std::uint64_t(per_);
+  cut_ = message_bytes / one_ / std::uint64_t(widest);
+}
+
+std::uint64_t ChunkedData::begin_of(std::int64_t chunk) const {
+  const std::uint64_t c = std::uint64_t(chunk), per = std::uint64_t(per_);
+  return has_blocks_ ? c / per * call_.count + c % per * call_.count / per : c * call_.count / std::uint64_t(chunks_);
+}
+
+void ChunkedData::begin(std::vector<char> &scratch) {
+  const bool in_scratch = call_.op == Op::reduce_scatter || call_.op == Op::reduce; // `out` must not show the parts of other ranks
+  if (in_scratch) scratch.resize(std::max(scratch.size(), bytes_));
+  data_ = in_scratch ? scratch.data() : static_cast<char *>(call_.out);
+  char *const first = call_.op == Op::all_gather ? data_ + std::size_t(me_) * block_ : data_;
+  const std::size_t given = call_.op == Op::reduce_scatter ? bytes_ : block_;
+  if (call_.in != first && given && (call_.op != Op::broadcast || me_ == call_.root)) std::memmove(first, call_.in, given);
+}
+
+std::pair<char *, std::uint64_t> ChunkedData::piece(std::int64_t chunk) const {
+  const std::uint64_t from = begin_of(chunk) + low_, end = std::min(from + cut_, begin_of(chunk + 1));
+  return {data_ + from * one_, end > from ? end - from : 0};
+}
+
+void ChunkedData::copy(std::int64_t from, std::int64_t to, std::int32_t width) const {
+  for (std::int32_t c = 0; c < width; ++c) {
+    const auto [target, count] = piece(to + c);
+    const auto [source, available] = piece(from + c);
+    std::memmove(target, source, std::min(count, available) * one_);
+  }
+}
+
+void ChunkedData::reduce(const ReduceLoops &loops, std::int64_t chunk, std::int32_t width, const char *from) const {
+  const Combine how = call_.how == Combine::avg ? Combine::sum : call_.how;
+  for (std::int64_t c = chunk; c < chunk + width; ++c) {
+    const auto [to, count] = piece(c);
+    const void *both[2] = {to, from};
+    if (count) loops.reduce(to, both, 2, count, call_.type, how);
+    from += count * one_;
+  }
+}
+
+void ChunkedData::finish(const ReduceLoops &loops) const {
+  char *const out = static_cast<char *>(call_.out);
+  if (call_.op == Op::reduce_scatter && block_) std::memcpy(out, data_ + std::size_t(me_) * block_, block_);
+  if (call_.op == Op::reduce && me_ == call_.root && block_) std::memcpy(out, data_, block_);
+  if (call_.how == Combine::avg && (call_.op != Op::reduce || me_ == call_.root)) divide_sum(loops, call_, ranks_);
 }
 
 void Collective::put(int set, int to, const Pieces &pieces) {
@@ -56,79 +103,45 @@ void Collective::put(int set, int to, const Pieces &pieces) {
   Waiter::raise(channel.sent, channel.sent_waiters, number + 1);
 }
 
-// The data is split into cuts so that no message is larger than a fragment, and the program runs once per cut. So a channel
-// holds complete messages, as the verification of a schedule assumes, and the cuts follow each other through the channels.
-// Chunks may differ by one element in length.
+// No message is larger than a fragment. So a channel holds complete messages, as the verification of a schedule assumes.
 void Collective::run(const Call &call, const Program &program) {
-  const int n = size(), chunks = program.chunks, widest = program.widest;
-  const std::int32_t *steps = program.steps;
-  const std::size_t one = size_of(call.type), block = call.count * one;
-  const bool blocks = call.op == Op::all_gather || call.op == Op::reduce_scatter;
-  check_program(call, program, n, me_, kFragment);
+  const std::size_t one = size_of(call.type);
+  ChunkedData data(call, program, size(), me_, kFragment);
   start(call.op, sequence_, call.timeout_ns);
   arrive(call, program.algorithm, program.schedule_hash, true, 0);
-
-  const int per = blocks ? chunks / n : chunks;
-  const std::uint64_t longest = (call.count + per - 1) / per;
-  auto begin = [&](std::int64_t c) -> std::uint64_t {
-    return blocks ? (c / per) * call.count + (c % per) * call.count / per : c * call.count / chunks;
-  };
-  const bool in_scratch = call.op == Op::reduce_scatter || call.op == Op::reduce; // `out` must not show the parts of other ranks
-  const std::size_t bytes = blocks ? block * n : block;
-  if (in_scratch) scratch_.resize(std::max(scratch_.size(), bytes));
-  char *data = in_scratch ? scratch_.data() : static_cast<char *>(call.out);
-  char *first = call.op == Op::all_gather ? data + me_ * block : data;
-  const std::size_t sent_bytes = call.op == Op::reduce_scatter ? bytes : block;
-  if (call.in != first && sent_bytes && (call.op != Op::broadcast || me_ == call.root)) std::memmove(first, call.in, sent_bytes);
-  const std::uint64_t cut = kFragment / one / std::uint64_t(widest);
-
-  const Combine how = call.how == Combine::avg ? Combine::sum : call.how;
-  for (std::uint64_t low = 0; low < longest; low += cut) {
-    auto piece = [&](std::int64_t c) -> std::pair<char *, std::uint64_t> { // of chunk c, in this cut
-      const std::uint64_t from = begin(c) + low, end = std::min(from + cut, begin(c + 1));
-      return {data + from * one, end > from ? end - from : 0};
-    };
+  for (data.begin(scratch_); data.has_cut(); data.next_cut()) {
     for (std::size_t k = 0; k < program.rows; ++k) {
-      const std::int32_t kind = steps[4 * k], peer = steps[4 * k + 1], chunk = steps[4 * k + 2], width = steps[4 * k + 3];
+      const std::int32_t *const step = program.steps + 4 * k;
+      const std::int32_t kind = step[0], peer = step[1], chunk = step[2], width = step[3];
       if (kind == send_step) {
         Pieces pieces;
         for (std::int32_t c = chunk; c < chunk + width; ++c) {
-          const auto [at, m] = piece(c);
-          pieces.emplace_back(at, m * one);
+          const auto [at, count] = data.piece(c);
+          pieces.emplace_back(at, count * one);
         }
         put(0, peer, pieces);
         continue;
       }
       if (kind == copy_step) {
-        for (std::int32_t c = 0; c < width; ++c) {
-          const auto [to, m] = piece(chunk + c);
-          const auto [from, available] = piece(peer + c);
-          std::memmove(to, from, std::min(m, available) * one);
-        }
+        data.copy(peer, chunk, width);
         continue;
       }
       Channel &channel = segment_.channel(0, members_[peer], members_[me_]);
       const std::uint32_t number = channel.taken.load(std::memory_order_relaxed);
       waiter.until(channel.sent, channel.sent_waiters, number + 1, members_[peer]);
       const char *from = segment_.fragment(0, members_[peer], members_[me_], number);
-      for (std::int32_t c = chunk; c < chunk + width; ++c) {
-        const auto [to, m] = piece(c);
-        if (kind == recv_step) std::memcpy(to, from, m * one);
-        else {
-          const void *both[2] = {to, from};
-          loops_.reduce(to, both, 2, m, call.type, how);
-        }
-        from += m * one;
+      if (kind == reduce_step) data.reduce(loops_, chunk, width, from);
+      for (std::int32_t c = chunk; kind == recv_step && c < chunk + width; ++c) {
+        const auto [to, count] = data.piece(c);
+        std::memcpy(to, from, count * one);
+        from += count * one;
       }
       Waiter::raise(channel.taken, channel.taken_waiters, number + 1);
     }
   }
-  char *out = static_cast<char *>(call.out);
-  if (call.op == Op::reduce_scatter && block) std::memcpy(out, data + me_ * block, block);
-  if (call.op == Op::reduce && me_ == call.root && block) std::memcpy(out, data, block);
-  if (call.how == Combine::avg && (call.op != Op::reduce || me_ == call.root)) divide_sum(loops_, call, n);
+  data.finish(loops_);
   Usage &u = usage[int(call.op)];
-  u.calls++, u.bytes += bytes, u.ns += monotonic_ns() - start_ns_;
+  u.calls++, u.bytes += data.bytes(), u.ns += monotonic_ns() - start_ns_;
 }
 
 void Collective::send(const void *from, std::uint64_t bytes, Number type, int to, std::int64_t timeout_ns, const char *type_name) {

@@ -3,24 +3,20 @@
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
-#include <condition_variable>
-#include <csignal>
 #include <cstring>
 #include <deque>
 #include <mutex>
-#include <set>
 #include <stdexcept>
-#include <thread>
 #include <vector>
 
 #include <netinet/in.h>
 #include <netinet/udp.h>
-#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "collective/segment.hpp"
+#include "transport/caretaker.hpp"
 
 #ifndef UDP_SEGMENT
 #define UDP_SEGMENT 103
@@ -40,11 +36,9 @@ constexpr std::size_t kMostTogether = 44;       // packets of one call of the ke
 constexpr std::size_t kMostPayload = 32 << 10;  // of one packet, where the path would take more
 constexpr std::size_t kLeastPayload = 1280 - 48 - kHeader; // every IPv6 path takes it
 constexpr std::uint64_t kReadAtOnce = 1 << 20;  // bytes read from the socket before the caller goes on
-constexpr std::int64_t kAckDelayNs = 1'000'000, kTickNs = 5'000'000, kIdleTickNs = 50'000'000;
+constexpr std::int64_t kAckDelayNs = 1'000'000;
 constexpr std::int64_t kLossyNs = 2'000'000'000; // after a repetition: the path loses packets
 constexpr double kBeta = .7, kCubic = .4;        // of RFC 9438
-
-class DatagramStream;
 
 // SipHash-2-4 (Aumasson and Bernstein) of words. Only the two ranks have the key, by the handshake.
 std::uint64_t hash_words(std::uint64_t key, const char *data, std::size_t words) {
@@ -71,28 +65,6 @@ std::uint64_t make_tag(std::uint64_t key, const char *packet, std::size_t bytes)
   return hash_words(key, packet + sizeof(std::uint64_t), bytes / 8 - 1);
 }
 
-// One thread of the process serves the streams whose owner does something else.
-class Caretaker {
-public:
-  static Caretaker &get() {
-    static std::mutex lock;
-    static Caretaker *one = nullptr;
-    static pid_t process = 0;
-    std::lock_guard<std::mutex> hold(lock);
-    if (!one || process != getpid()) one = new Caretaker, process = getpid(); // never destroyed: its thread outlives main
-    return *one;
-  }
-  void add(DatagramStream *stream);
-  void remove(DatagramStream *stream);
-
-private:
-  void run();
-  std::mutex lock_;
-  std::condition_variable change_;
-  std::set<DatagramStream *> streams_;
-  bool is_running_ = false;
-};
-
 // Bytes [offset, offset + length) of the stream that are on their way, or wait to be sent again.
 struct Segment {
   std::uint64_t offset;
@@ -102,7 +74,7 @@ struct Segment {
   std::int64_t sent_ns;
 };
 
-class DatagramStream final : public Stream {
+class DatagramStream final : public Stream, public Tended {
 public:
   DatagramStream(int fd, std::uint64_t send_key, std::uint64_t receive_key, DatagramOptions options, std::function<void()> progress)
       : fd_(fd), send_key_(send_key), receive_key_(receive_key), options_(options), progress_(std::move(progress)), process_(getpid()),
@@ -129,11 +101,11 @@ public:
     read_path();
     window_ = 10 * payload_;
     last_received_ns_ = sent_ns_ = polled_ns_ = monotonic_ns();
-    Caretaker::get().add(this);
+    start_tending(this);
   }
 
   ~DatagramStream() override {
-    if (process_ == getpid()) Caretaker::get().remove(this); // a forked child has no such thread, and perhaps a held lock
+    if (process_ == getpid()) stop_tending(this); // a forked child has no such thread, and perhaps a held lock
     munmap(memory_, 2 * capacity_);
     close(fd_);
   }
@@ -199,7 +171,7 @@ public:
     update(now);
     return first_ == end_ || is_closed_;
   }
-  bool loses() const override {
+  bool should_settle() const override { // the path has lost something a short time ago
     std::lock_guard<std::mutex> hold(lock_);
     return repeated_ns_ && monotonic_ns() - repeated_ns_ < kLossyNs;
   }
@@ -217,8 +189,7 @@ public:
     return {smooth_rtt_ns_, repetitions_, strangers_};
   }
 
-  // By the other thread, every few milliseconds; whether something is on its way.
-  bool tend(std::int64_t now, bool was_stopped) {
+  bool tend(std::int64_t now, bool was_stopped) override {
     std::unique_lock<std::mutex> hold(lock_, std::try_to_lock);
     if (!hold.owns_lock() || is_closed_) return false;
     if (was_stopped) last_received_ns_ = std::max(last_received_ns_, now - options_.heartbeat_ns); // this process slept, not the other one
@@ -712,42 +683,6 @@ private:
   std::int64_t order_ns_ = 0, progress_ns_ = 0, last_data_ns_ = 0, repeated_ns_ = 0;
   int timeouts_ = 0;
 };
-
-void Caretaker::add(DatagramStream *stream) {
-  std::lock_guard<std::mutex> hold(lock_);
-  streams_.insert(stream);
-  if (!is_running_) {
-    is_running_ = true;
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); // signals belong to the threads of Python
-    std::thread([this] { run(); }).detach();
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  }
-  change_.notify_one();
-}
-
-void Caretaker::remove(DatagramStream *stream) {
-  std::lock_guard<std::mutex> hold(lock_);
-  streams_.erase(stream);
-}
-
-void Caretaker::run() {
-  std::unique_lock<std::mutex> hold(lock_);
-  std::int64_t last = monotonic_ns();
-  for (;;) {
-    while (streams_.empty()) {
-      change_.wait(hold);
-      last = monotonic_ns();
-    }
-    const std::int64_t now = monotonic_ns();
-    const bool was_stopped = now - last > 500'000'000;
-    last = now;
-    bool is_busy = false;
-    for (DatagramStream *stream : streams_) is_busy = stream->tend(now, was_stopped) || is_busy;
-    change_.wait_for(hold, std::chrono::nanoseconds(is_busy ? kTickNs : kIdleTickNs));
-  }
-}
 
 } // namespace
 

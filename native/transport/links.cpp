@@ -19,7 +19,8 @@ constexpr int kPieces = 64;
 
 } // namespace
 
-Links::Links(int me, std::vector<LinkFiles> files) : me_(me), peers_(files.size()), trash_(64 << 10) {
+Links::Links(int me, std::vector<LinkFiles> files, std::shared_ptr<UcxWorker> ucx)
+    : me_(me), ucx_(std::move(ucx)), peers_(files.size()), trash_(64 << 10) {
   epoll_ = epoll_create1(EPOLL_CLOEXEC);
   wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (epoll_ < 0 || wake_ < 0) throw std::runtime_error("no more files can be opened: raise ulimit -n");
@@ -27,6 +28,10 @@ Links::Links(int me, std::vector<LinkFiles> files) : me_(me), peers_(files.size(
   event.events = EPOLLIN;
   event.data.ptr = nullptr;
   epoll_ctl(epoll_, EPOLL_CTL_ADD, wake_, &event);
+  if (ucx_) { // its events end when they are moved, in the next round
+    event.data.ptr = ucx_.get();
+    if (epoll_ctl(epoll_, EPOLL_CTL_ADD, ucx_->fd(), &event)) throw std::runtime_error("UCX cannot be waited for with these transports");
+  }
   for (int rank = 0; rank < int(files.size()); ++rank) {
     if (rank == me) continue;
     LinkFiles &one = files[rank];
@@ -34,7 +39,11 @@ Links::Links(int me, std::vector<LinkFiles> files) : me_(me), peers_(files.size(
     peer.transport = one.transport;
     auto make = [&](int fd, std::size_t number) -> std::unique_ptr<Stream> {
       if (one.transport == Transport::shm && number) return make_shared_stream(fd, one.memory.at(number - 1), me < rank);
-      if (one.transport != Transport::udp) return make_socket_stream(fd, one.transport == Transport::tcp);
+      if (one.transport == Transport::ucx && number) {
+        const auto [send_key, receive_key] = one.keys.at(0);
+        return ucx_->make_stream(rank, int(number), one.address, send_key + number, receive_key + number);
+      }
+      if (one.transport != Transport::udp) return make_socket_stream(fd, one.transport != Transport::shm);
       DatagramOptions options;
       if (!number) options.buffer_bytes = 64 << 10;
       return make_datagram_stream(fd, one.keys.at(number).first, one.keys.at(number).second, options, [this] { wake(); });
@@ -47,11 +56,13 @@ Links::Links(int me, std::vector<LinkFiles> files) : me_(me), peers_(files.size(
     }
     for (CallSlot &slot : peer.slots) slot.data.resize(sizeof(CallFrame) + kInline);
   }
+  if (ucx_) ucx_->start(me, [this] { wake(); });
 }
 
 Links::~Links() {
   all_.clear();
   peers_.clear(); // their threads call wake()
+  ucx_.reset();
   if (epoll_ >= 0) close(epoll_);
   if (wake_ >= 0) close(wake_);
 }
@@ -63,11 +74,12 @@ void Links::add(std::unique_ptr<Lane> &lane, int rank, std::unique_ptr<Stream> s
   lane->needs_polling = lane->stream->needs_polling();
   polls_ = polls_ || lane->needs_polling;
   lane->buffer.resize(is_control ? 1024 : kBuffer);
+  all_.push_back(lane.get());
+  if (lane->stream->fd() < 0) return;
   epoll_event event{};
   event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
   event.data.ptr = lane.get();
   if (epoll_ctl(epoll_, EPOLL_CTL_ADD, lane->stream->fd(), &event)) throw std::runtime_error("a stream cannot be watched");
-  all_.push_back(lane.get());
 }
 
 StreamState Links::state(int rank) const {
@@ -92,10 +104,12 @@ void Links::end(bool lingers) {
 void Links::settle() {
   if (!polls_) return;
   constexpr std::int64_t kSettleNs = 300'000'000;
-  const std::int64_t until = monotonic_ns() + kSettleNs;
+  constexpr std::int64_t kSpinNs = 50'000;
+  const std::int64_t start = monotonic_ns(), until = start + kSettleNs;
   for (Lane *lane : all_) {
-    if (lane->is_control || lane->is_write_closed || !lane->needs_polling || !lane->stream->loses()) continue;
-    while (!lane->stream->is_flushed() && monotonic_ns() < until) usleep(100);
+    if (lane->is_control || lane->is_write_closed || !lane->needs_polling || !lane->stream->should_settle()) continue;
+    while (!lane->stream->is_flushed() && monotonic_ns() < until)
+      if (monotonic_ns() - start > kSpinNs) usleep(100);
   }
 }
 
@@ -329,9 +343,9 @@ bool Links::read(Lane &lane) {
 }
 
 bool Links::move_all() {
-  bool moved = false;
+  bool moved = ucx_ && ucx_->poll();
   for (Lane *lane : all_) {
-    if (lane->needs_polling && (!lane->queue.empty() || !lane->posted.empty() || lane->target))
+    if (lane->needs_polling && (lane->stream->fd() < 0 || !lane->queue.empty() || !lane->posted.empty() || lane->target))
       lane->may_read = !lane->is_closed, lane->may_write = !lane->is_write_closed;
     if (lane->may_write && !lane->queue.empty()) moved |= flush(*lane);
     if (lane->may_read) moved |= read(*lane);
@@ -340,7 +354,7 @@ bool Links::move_all() {
 }
 
 void Links::wait(std::int64_t ns) {
-  bool can_wait = true;
+  bool can_wait = !ucx_ || ucx_->arm();
   for (Lane *lane : all_) {
     if (lane->is_closed) continue;
     // A lane that may read or write already was moved as far as its places allow: it is no reason to stay awake.
@@ -353,6 +367,7 @@ void Links::wait(std::int64_t ns) {
   const int timeout = can_wait ? int(std::max<std::int64_t>(0, (ns + 999'999) / 1'000'000)) : 0;
   const int count = epoll_wait(epoll_, events, 64, timeout);
   for (int k = 0; k < count; ++k) {
+    if (ucx_ && events[k].data.ptr == ucx_.get()) continue; // the next round moves it
     Lane *lane = static_cast<Lane *>(events[k].data.ptr);
     if (!lane) {
       std::uint64_t value;

@@ -13,6 +13,7 @@
 
 #include "transport/frame.hpp"
 #include "transport/stream.hpp"
+#include "transport/ucx.hpp"
 
 namespace ridgeline {
 
@@ -79,11 +80,12 @@ struct LinkFiles { // of one other rank
   std::vector<int> lanes;  // those for calls, then those for messages
   std::vector<int> memory; // of each lane, for shm
   std::vector<std::pair<std::uint64_t, std::uint64_t>> keys; // of the control stream and each lane, for udp: to send, to receive
+  std::string address; // of its worker, for ucx: then the lanes are -1
 };
 
 class Links {
 public:
-  Links(int me, std::vector<LinkFiles> files);
+  Links(int me, std::vector<LinkFiles> files, std::shared_ptr<UcxWorker> ucx = nullptr); // ucx: of this rank, if some rank is reached by it
   ~Links();
   Links(const Links &) = delete;
   Links &operator=(const Links &) = delete;
@@ -110,7 +112,7 @@ public:
   void send_control(int rank, const Frame &frame, const void *data); // from any thread
   void wake();            // from any thread: ends a wait
   void end(bool lingers); // closes all streams; lingers: when what was written has arrived, or after a while
-  void settle();          // waits a short time until what was written has arrived, over paths that lose packets
+  void settle();          // waits a short time until what was written has arrived, where no kernel sends it on
   void drop_calls();      // forgets what a failed call has posted
 
   std::function<void(int, const FailureFrame &)> on_failure;
@@ -133,6 +135,7 @@ private:
   std::pair<char *, std::size_t> get_place(const Incoming &incoming);
 
   int me_, lanes_ = 0, epoll_ = -1, wake_ = -1;
+  std::shared_ptr<UcxWorker> ucx_;
   std::vector<Peer> peers_;
   std::vector<Lane *> all_;
   bool polls_ = false; // some stream needs it

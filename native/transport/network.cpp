@@ -14,7 +14,6 @@ constexpr std::uint64_t kBlock = 64 << 10;       // bytes added at a time: they 
 constexpr std::uint64_t kWindow = 8 * kBlock;    // bytes that a rank may be ahead of the slowest one
 constexpr std::uint64_t kManyLanes = 512 << 10;  // bytes of a part from which it is cut over several lanes
 constexpr std::uint64_t kInlineAll = 64 << 10;   // bytes that a rank may send to all ranks together with its call
-constexpr std::size_t kCut = 256 << 10;          // bytes of one message of a schedule
 constexpr std::uint64_t kUnsent = 2;             // messages of a schedule that may wait in a lane
 constexpr std::int64_t kSpinNs = 50'000, kCrowdedSpinNs = 2'000;
 constexpr std::int64_t kCheckNs = 20'000'000;    // between two checks of signals and failures
@@ -33,8 +32,8 @@ std::uint64_t stripe(std::uint64_t bytes, int lanes, int k) {
 
 } // namespace
 
-NetworkCollective::NetworkCollective(int me, std::vector<LinkFiles> files, std::uint64_t small_bytes, bool is_crowded)
-    : links_(me, std::move(files)), me_(me), small_(std::min<std::uint64_t>(small_bytes, kInline)), is_crowded_(is_crowded),
+NetworkCollective::NetworkCollective(int me, std::vector<LinkFiles> files, std::uint64_t small_bytes, bool is_crowded, std::shared_ptr<UcxWorker> ucx)
+    : links_(me, std::move(files), std::move(ucx)), me_(me), small_(std::min<std::uint64_t>(small_bytes, kInline)), is_crowded_(is_crowded),
       sent_messages_(links_.size()), received_messages_(links_.size()), waited_ns_(links_.size()),
       peer_usage_(std::size_t(links_.size()) * kOps), from_(links_.size()), loops_(reduce_loops(chosen_isa())) {
   for (std::uint32_t parity = 0; parity < 2; ++parity) links_.slot(me_, parity).data.resize(sizeof(CallFrame) + kInline);
@@ -489,53 +488,29 @@ void NetworkCollective::large_call(const Call &call, std::uint32_t sequence) {
       });
 }
 
-// The program runs once for each cut of the data, so that the messages of the cuts follow each other.
 void NetworkCollective::run(const Call &call, const Program &program) {
-  const int n = size(), chunks = program.chunks, widest = program.widest;
-  const std::int32_t *steps = program.steps;
-  const std::size_t one = size_of(call.type), block = call.count * one;
-  const bool blocks = call.op == Op::all_gather || call.op == Op::reduce_scatter;
-  check_program(call, program, n, me_, kCut);
+  const int n = size();
+  const std::size_t one = size_of(call.type);
+  ChunkedData data(call, program, n, me_, kMessage);
   guard([&] {
     start(call.op, sequence_, call.timeout_ns);
     const std::uint32_t sequence = arrive(call, program.algorithm, program.schedule_hash, false);
-    const int per = blocks ? chunks / n : chunks;
-    const std::uint64_t longest = (call.count + per - 1) / per;
-    auto begin = [&](std::int64_t c) -> std::uint64_t {
-      return blocks ? (c / per) * call.count + (c % per) * call.count / per : c * call.count / chunks;
-    };
-    const bool in_scratch = call.op == Op::reduce_scatter || call.op == Op::reduce; // `out` must not show the parts of other ranks
-    const std::size_t bytes = blocks ? block * n : block;
-    if (in_scratch) scratch_.resize(std::max(scratch_.size(), bytes));
-    char *data = in_scratch ? scratch_.data() : static_cast<char *>(call.out);
-    char *first = call.op == Op::all_gather ? data + me_ * block : data;
-    const std::size_t given = call.op == Op::reduce_scatter ? bytes : block;
-    if (call.in != first && given && (call.op != Op::broadcast || me_ == call.root)) std::memmove(first, call.in, given);
-    const std::uint64_t cut = kCut / one / std::uint64_t(widest);
-    const Combine how = call.how == Combine::avg ? Combine::sum : call.how;
     std::vector<std::uint32_t> sent(n), received(n);
-    buffer_.resize(std::max(buffer_.size(), kCut));
-    for (std::uint64_t low = 0; low < longest; low += cut) {
-      auto piece = [&](std::int64_t c) -> std::pair<char *, std::uint64_t> { // of chunk c, in this cut
-        const std::uint64_t from = begin(c) + low, end = std::min(from + cut, begin(c + 1));
-        return {data + from * one, end > from ? end - from : 0};
-      };
+    buffer_.resize(std::max(buffer_.size(), kMessage));
+    for (data.begin(scratch_); data.has_cut(); data.next_cut()) {
       for (std::size_t k = 0; k < program.rows; ++k) {
-        const std::int32_t kind = steps[4 * k], peer = steps[4 * k + 1], chunk = steps[4 * k + 2], width = steps[4 * k + 3];
+        const std::int32_t *const step = program.steps + 4 * k;
+        const std::int32_t kind = step[0], peer = step[1], chunk = step[2], width = step[3];
         if (kind == copy_step) {
-          for (std::int32_t c = 0; c < width; ++c) {
-            const auto [to, m] = piece(chunk + c);
-            const auto [from, available] = piece(peer + c);
-            std::memmove(to, from, std::min(m, available) * one);
-          }
+          data.copy(peer, chunk, width);
           continue;
         }
         std::vector<iovec> pieces;
         std::uint64_t length = 0;
         for (std::int32_t c = chunk; c < chunk + width; ++c) {
-          const auto [at, m] = piece(c);
-          if (m) pieces.push_back({at, m * one});
-          length += m * one;
+          const auto [at, count] = data.piece(c);
+          if (count) pieces.push_back({at, count * one});
+          length += count * one;
         }
         Lane &lane = links_.lane(peer, 0);
         if (kind == send_step) {
@@ -555,13 +530,7 @@ void NetworkCollective::run(const Call &call, const Program &program) {
         links_.post(lane, &incoming);
         add_usage(call.op, peer, 0, length);
         wait_until([&] { return incoming.is_done(); }, [&] { return std::make_tuple(int(peer), lane.is_closed); });
-        const char *from = buffer_.data();
-        for (std::int32_t c = chunk; kind == reduce_step && c < chunk + width; ++c) {
-          const auto [to, m] = piece(c);
-          const void *both[2] = {to, from};
-          if (m) loops_.reduce(to, both, 2, m, call.type, how);
-          from += m * one;
-        }
+        if (kind == reduce_step) data.reduce(loops_, chunk, width, buffer_.data());
       }
     }
     // Messages in the lanes are copies, but a rank that makes no further call would not send them.
@@ -577,11 +546,8 @@ void NetworkCollective::run(const Call &call, const Program &program) {
               return std::make_tuple(r, links_.lane(r, 0).is_closed || links_.lane(r, 0).is_write_closed);
           return std::make_tuple(-1, false);
         });
-    char *out = static_cast<char *>(call.out);
-    if (call.op == Op::reduce_scatter && block) std::memcpy(out, data + me_ * block, block);
-    if (call.op == Op::reduce && me_ == call.root && block) std::memcpy(out, data, block);
-    if (call.how == Combine::avg && (call.op != Op::reduce || me_ == call.root)) divide_sum(loops_, call, n);
-    finish(call, bytes);
+    data.finish(loops_);
+    finish(call, data.bytes());
   });
 }
 

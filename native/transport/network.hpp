@@ -13,6 +13,8 @@
 
 namespace ridgeline {
 
+constexpr std::size_t kMessage = 256 << 10; // bytes of one message of a schedule, at most
+
 struct PeerUsage {
   std::uint64_t calls = 0, sent = 0, received = 0;
   std::int64_t ns = 0;
@@ -20,7 +22,7 @@ struct PeerUsage {
 
 class NetworkCollective final : public RankEngine {
 public:
-  NetworkCollective(int me, std::vector<LinkFiles> files, std::uint64_t small_bytes, bool is_crowded);
+  NetworkCollective(int me, std::vector<LinkFiles> files, std::uint64_t small_bytes, bool is_crowded, std::shared_ptr<UcxWorker> ucx = nullptr);
   ~NetworkCollective() override;
 
   void run(const Call &call) override;

@@ -23,7 +23,7 @@ struct StreamState {
 class Stream {
 public:
   virtual ~Stream() = default;
-  virtual int fd() const = 0;
+  virtual int fd() const = 0; // −1: none; it is asked in every round
   virtual void end() = 0; // for both ranks; a forked child may have the socket, too, so that close() alone would not end it
   // Bytes that moved; 0: none now; -1: the other rank has closed the stream.
   virtual ssize_t read(void *to, std::size_t bytes) = 0;
@@ -37,7 +37,7 @@ public:
   virtual bool needs_polling() const { return false; } // `fd` does not tell everything, so it is asked more often
   virtual std::int64_t longest_wait_ns() const { return INT64_MAX; } // before this stream must be asked again
   virtual bool is_flushed() { return true; } // whether all that was written has arrived, or never will
-  virtual bool loses() const { return false; } // the path has lost something a short time ago
+  virtual bool should_settle() const { return false; } // a call should end only when what it has written has arrived
 };
 
 std::unique_ptr<Stream> make_socket_stream(int fd, bool is_tcp);

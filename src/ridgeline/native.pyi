@@ -358,6 +358,8 @@ FABRIC_CONTEXTS: int = 24
 
 FABRIC_FRAGMENT_BYTES: int = 65536
 
+FABRIC_MESSAGE_BYTES: int = 262144
+
 FABRIC_REFUSED_CALL: int = 254
 
 FABRIC_OWN_SCHEDULE: int = 255
@@ -392,6 +394,24 @@ class DatagramStream:
     @property
     def state(self) -> tuple[int, int, int]:
         """(round-trip time in ns, retransmissions, packets of strangers)."""
+
+class UcxWorker:
+    """This rank's end of all its streams over UCX."""
+
+    @staticmethod
+    def make(devices: str = '') -> UcxWorker:
+        """
+        devices: as in UCX_NET_DEVICES; raises RuntimeError if UCX cannot be used.
+        """
+
+    @property
+    def address(self) -> bytes: ...
+
+def find_ucx_problem() -> str:
+    """Why UCX cannot be used on this host; empty: it can."""
+
+def ucx_version() -> str:
+    """The version of the UCX library."""
 
 class RankEngine:
     """One rank's end of a communicator."""
@@ -528,9 +548,9 @@ class Collective(RankEngine):
 class NetworkCollective(RankEngine):
     """One rank's end of a communicator between hosts."""
 
-    def __init__(self, me: int, links: Sequence[tuple[int, int, Sequence[int], Sequence[int], Sequence[tuple[int, int]]]], small: int, crowded: bool) -> None:
+    def __init__(self, me: int, links: Sequence[tuple[int, int, Sequence[int], Sequence[int], Sequence[tuple[int, int]], bytes]], small: int, crowded: bool, ucx: UcxWorker | None = None) -> None:
         """
-        links: by rank (transport, control stream, lanes, memory of the lanes), all as files, which this object closes, and keys.
+        links: by rank (transport, control stream, lanes, memory of the lanes), all as files, which this object closes, keys, and the address of a worker.
         """
 
     def end(self) -> None:

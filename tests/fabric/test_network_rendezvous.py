@@ -264,7 +264,8 @@ def run_against(data: bytes, control: bytes, count: int) -> tuple[int, np.ndarra
     pairs = [socket.socketpair() for _ in range(3)]
     for end in (end for pair in pairs for end in pair):  # nothing is read at the other ends
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
-    rows = [(0, -1, [], [], []), (1, pairs[0][0].detach(), [p[0].detach() for p in pairs[1:]], [-1, -1], [])]
+    lanes = [p[0].detach() for p in pairs[1:]]
+    rows = [(0, -1, [], [], [], b""), (1, pairs[0][0].detach(), lanes, [-1, -1], [], b"")]
     engine = NetworkCollective(0, rows, 8192, True)
     x = np.arange(count, dtype="f4")
     pairs[0][1].sendall(control)

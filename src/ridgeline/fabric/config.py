@@ -12,8 +12,8 @@ from ridgeline.fabric.hosts import parse_address, parse_ports
 from ridgeline.fabric.schedules import ALGORITHMS
 
 PREFIX = "RIDGELINE_FABRIC_"
-TRANSPORTS = ("auto", "shm", "tcp", "udp")
-OVER_NETWORK = ("tcp", "udp")  # those that ranks of one host use, too, if asked to
+TRANSPORTS = ("auto", "shm", "tcp", "udp", "ucx")
+OVER_NETWORK = ("tcp", "udp", "ucx")  # those that ranks of one host use, too, if asked to
 MOST_STREAMS = 16
 AS_MEASURED = -1  # by `ridgeline fabric tune`, else the default (selection.py)
 NAMES = sorted({"auto", *(name for names in ALGORITHMS.values() for name in names)})
@@ -32,7 +32,7 @@ class FabricConfig:
     foreign_bytes: int = AS_MEASURED  # from here reductions read the memory of other ranks in place (CMA), if allowed
     foreign_move_bytes: int = AS_MEASURED  # the same for broadcast, all_gather and all_to_all
     foreign: bool = True  # False: never
-    transport: str = "auto"  # between ranks: shm inside a host and tcp between hosts; or shm, tcp or udp for all
+    transport: str = "auto"  # between ranks: shm inside a host and tcp between hosts; or shm, tcp, udp or ucx for all
     streams: int = 1  # connections of a pair of ranks for calls, and as many for messages
     interface: str = ""  # that ranks of other hosts reach: a name or a subnet; empty: the one of the rendezvous
     ports: str = ""  # low-high: ports that ranks may listen on; empty: any free port

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ridgeline.fabric.hosts import list_addresses
 from ridgeline.machine import topology
+from ridgeline.native import find_ucx_problem, ucx_version
 
 MEMLOCK, BUFFERS, SHM = 64 << 20, 16 << 20, 1 << 30
 MARK = 0x5EED
@@ -132,6 +133,7 @@ def _check_network(base: Path) -> Iterator[Finding]:
         addresses = ", ".join(f"{name} {ip}" for name, ip in list_addresses() if name != "lo" and "%" not in ip)
         yield Finding("transport tcp", True, f"over {addresses}" if addresses else "over loopback only")
         yield _check_datagrams()
+    yield _check_ucx()
 
 
 def _check_datagrams() -> Finding:
@@ -144,6 +146,12 @@ def _check_datagrams() -> Finding:
             except OSError:
                 missing.append(name)
     return Finding("transport udp", True, f"without {' and '.join(missing)}: slow" if missing else "with GSO and GRO")
+
+
+def _check_ucx() -> Finding:
+    """UCX is optional: without it the check is fine, and says what would install it."""
+    problem = find_ucx_problem()
+    return Finding("transport ucx", True, f"not here: {problem}" if problem else f"UCX {ucx_version()}, if asked for")
 
 
 def _check_clocks(base: Path) -> Iterator[Finding]:

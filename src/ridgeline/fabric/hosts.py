@@ -137,6 +137,19 @@ def choose_host(interface: str, rendezvous: Address) -> str:
     return min(fitting, key=lambda ip: ((":" in ip) != wants_v6, "%" in ip))
 
 
+def find_interface(host: str) -> str:
+    """The interface that has an address of this host; "" if none has it."""
+    return next((name for name, ip in list_addresses() if ip == host), "")
+
+
+def list_ucx_devices(interface: str, root: str = "/") -> str:
+    """UCX_NET_DEVICES for an interface: itself, and the RDMA devices behind it; "" leaves the choice to UCX."""
+    if not interface or os.environ.get("UCX_NET_DEVICES"):
+        return ""
+    behind = Path(root).glob(f"sys/class/infiniband/*/device/net/{interface}")
+    return ",".join([interface, *sorted(f"{path.parents[2].name}:1" for path in behind)])
+
+
 def _find_route(to: Address) -> str:
     """The local address from which packets to another address leave."""
     try:

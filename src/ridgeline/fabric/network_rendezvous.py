@@ -8,6 +8,7 @@ of members. Then each rank connects to those of lower rank. Every connection beg
 
 from __future__ import annotations
 
+import base64
 import os
 import secrets
 import selectors
@@ -37,15 +38,23 @@ from ridgeline.fabric.handshake import (
     read_exactly,
     send_request,
 )
-from ridgeline.fabric.hosts import Address, choose_host, describe_bind_error, get_host_identity, parse_ports
+from ridgeline.fabric.hosts import (
+    Address,
+    choose_host,
+    describe_bind_error,
+    find_interface,
+    get_host_identity,
+    list_ucx_devices,
+    parse_ports,
+)
 from ridgeline.fabric.rendezvous import describe_process
-from ridgeline.native import NetworkCollective, shared_stream_bytes
+from ridgeline.native import NetworkCollective, UcxWorker, find_ucx_problem, shared_stream_bytes, ucx_version
 
 HANDSHAKE_TIMEOUT_S = 5.0  # for the handshake of one connection
 MOST_CONNECTIONS = 256  # whose handshake is not finished
 RETRY_S = 0.05
-SHM, TCP, UDP = "shm", "tcp", "udp"
-TRANSPORT_CODES = {SHM: 0, TCP: 1, UDP: 2}
+SHM, TCP, UDP, UCX = "shm", "tcp", "udp", "ucx"
+TRANSPORT_CODES = {SHM: 0, TCP: 1, UDP: 2, UCX: 3}
 _PORT = struct.Struct("<H")
 # Settings that may differ between ranks
 _OWN_SETTINGS = ("timeout", "arena_bytes", "interface", "ports", "rendezvous", "metrics", "trace")
@@ -310,8 +319,8 @@ def _set_options(link: socket.socket) -> None:
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
-# transport, control stream, lanes, memory of the lanes, keys of the control stream and the lanes
-LinkRow = tuple[int, int, list[int], list[int], list[tuple[int, int]]]
+# transport, control stream, lanes, memory of the lanes, keys of the control stream and the lanes, worker of UCX
+LinkRow = tuple[int, int, list[int], list[int], list[tuple[int, int]], bytes]
 
 
 @dataclass(frozen=True)
@@ -320,7 +329,8 @@ class LinkEnd:
 
     fd: int
     memory: int = -1  # of a stream through shared memory
-    keys: tuple[int, int] = (0, 0)  # of a stream over UDP: in its packets from here, and to here
+    keys: tuple[int, int] = (0, 0)  # of a stream over UDP or UCX: in its packets from here, and to here
+    worker: bytes = b""  # the address of the other rank in UCX
 
 
 @dataclass
@@ -349,16 +359,35 @@ class Membership:
     def is_on_one_host(self) -> bool:
         return len({member.host for member in self.members}) == 1
 
-    def connect_links(self, deadline: float) -> list[LinkRow]:
-        """Open the streams to all other ranks: (transport, control, lanes, memory, keys) by rank, as files."""
-        count = 1 + 2 * self.config.streams
+    def make_worker(self) -> UcxWorker | None:
+        """This rank's end of the streams over UCX, if it has such streams."""
+        if self.config.transport != UCX:
+            return None
+        interface = find_interface(self.listener.addresses[0].host) if self.config.interface else ""
+        try:
+            return UcxWorker.make(list_ucx_devices(interface))
+        except RuntimeError as error:
+            raise FabricError(f"rank {self.rank}: {error}.") from None
+
+    @property
+    def _connections(self) -> int:
+        """Of each pair of ranks: a control stream, lanes for calls and lanes for messages; UCX makes its own lanes."""
+        return 1 if self.config.transport == UCX else 1 + 2 * self.config.streams
+
+    def connect_links(self, deadline: float, worker: UcxWorker | None = None) -> list[LinkRow]:
+        """Open the streams to all other ranks, as files.
+
+        worker  of `make_worker`
+        """
+        count = self._connections
+        own = worker.address if worker is not None else b""
         files: dict[tuple[int, int], LinkEnd] = {}
         try:
             for rank in range(self.rank):
                 for number in range(count):
-                    files[rank, number] = self._open_link(rank, number, deadline)
+                    files[rank, number] = self._open_link(rank, number, own, deadline)
             for _ in range((self.size - 1 - self.rank) * count):
-                rank, number, end = self._take_link(files, deadline)
+                rank, number, end = self._take_link(files, own, deadline)
                 files[rank, number] = end
         except BaseException:
             for end in files.values():
@@ -369,11 +398,12 @@ class Membership:
         rows: list[LinkRow] = []
         for rank in range(self.size):
             if rank == self.rank:
-                rows.append((TRANSPORT_CODES[SHM], -1, [], [], []))
+                rows.append((TRANSPORT_CODES[SHM], -1, [], [], [], b""))
                 continue
             control, *lanes = (files[rank, number] for number in range(count))
             code, keys = TRANSPORT_CODES[self.get_transport(rank)], [end.keys for end in (control, *lanes)]
-            rows.append((code, control.fd, [end.fd for end in lanes], [end.memory for end in lanes], keys))
+            lane_files = [end.fd for end in lanes] or [-1] * (2 * self.config.streams)
+            rows.append((code, control.fd, lane_files, [end.memory for end in lanes], keys, control.worker))
         return rows
 
     def choose(self, ranks: Sequence[int], context: int) -> Membership:
@@ -408,10 +438,12 @@ class Membership:
             connection.read_answer(deadline)
         return {rank: connection.socket for rank, connection in connections.items()}, incoming
 
-    def _open_link(self, rank: int, number: int, deadline: float) -> LinkEnd:
+    def _open_link(self, rank: int, number: int, worker: bytes, deadline: float) -> LinkEnd:
         is_shared, member = self.get_transport(rank) == SHM, self.members[rank]
         address = Address(member.local, 0) if is_shared else parse_member_address(member.address)
         request = {"purpose": "link", "session": self.session, "rank": self.rank, "number": number}
+        if worker:
+            request["worker"] = _encode(worker)
         try:
             connection = connect(address, self.secret, request, deadline)
             answer = connection.read_answer(deadline)
@@ -426,6 +458,9 @@ class Membership:
         except (FabricError, OSError) as error:
             text = error if isinstance(error, FabricError) else f"{address} closed the connection."
             raise FabricError(f"rank {self.rank} could not connect to rank {rank} on {member.name}: {text}") from None
+        if self.get_transport(rank) == UCX:
+            keys = derive_keys(self.secret, connection.server_nonce, connection.nonce)
+            return LinkEnd(_detach(connection.socket), keys=keys, worker=_decode(answer["worker"]))
         memory = -1
         if is_shared and number:
             memory = os.memfd_create("ridgeline-stream", os.MFD_CLOEXEC)
@@ -433,12 +468,14 @@ class Membership:
             socket.send_fds(connection.socket, [b"m"], [memory])
         return LinkEnd(_detach(connection.socket), memory)
 
-    def _take_link(self, files: Mapping[tuple[int, int], LinkEnd], deadline: float) -> tuple[int, int, LinkEnd]:
+    def _take_link(
+        self, files: Mapping[tuple[int, int], LinkEnd], worker: bytes, deadline: float
+    ) -> tuple[int, int, LinkEnd]:
         arrival = self.listener.take(
             lambda r: r.get("purpose") == "link" and r.get("session") == self.session, deadline
         )
         if arrival is None:
-            count = 1 + 2 * self.config.streams
+            count = self._connections
             late = [r for r in range(self.rank + 1, self.size) if any((r, k) not in files for k in range(count))]
             names = ", ".join(f"rank {r} on {self.members[r].name}" for r in late)
             raise FabricError(f"rank {self.rank}: {names} did not connect to {self.listener.addresses[0]} in time.")
@@ -448,8 +485,12 @@ class Membership:
             raise FabricError(f"rank {self.rank}: rank {rank!r} connected twice.")
         if self.get_transport(rank) == UDP:
             return rank, number, self._answer_datagrams(arrival, deadline)
-        arrival.answer({})
+        arrival.answer({"worker": _encode(worker)} if worker else {})
         _set_options(arrival.socket)
+        if self.get_transport(rank) == UCX:
+            client_key, server_key = derive_keys(self.secret, arrival.server_nonce, arrival.nonce)
+            address = _decode(arrival.request["worker"])
+            return rank, number, LinkEnd(_detach(arrival.socket), keys=(server_key, client_key), worker=address)
         memory = -1
         if self.get_transport(rank) == SHM and number:
             arrival.socket.settimeout(max(0.01, deadline - time.monotonic()))
@@ -501,6 +542,14 @@ def _connect_datagrams(link: socket.socket, connection: socket.socket, port: int
     link.connect((host, port, *scope))
 
 
+def _encode(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _decode(text: str) -> bytes:
+    return base64.b64decode(text)
+
+
 def _detach(link: socket.socket) -> int:
     link.setblocking(False)
     return link.detach()
@@ -508,6 +557,8 @@ def _detach(link: socket.socket) -> int:
 
 def describe_self(config: FabricConfig, listener: Listener) -> Member:
     shared = {name: value for name, value in asdict(config).items() if name not in _OWN_SETTINGS}
+    if config.transport == UCX:
+        shared["ucx"] = ucx_version()
     outside, inside = listener.addresses
     cpus = len(os.sched_getaffinity(0))
     return Member(get_host_identity(), socket.gethostname(), os.getpid(), str(outside), inside.host, cpus, shared)
@@ -515,9 +566,20 @@ def describe_self(config: FabricConfig, listener: Listener) -> Member:
 
 def open_listener(config: FabricConfig, secret: bytes, rendezvous: Address) -> Listener:
     """Listen for the other ranks: on the chosen interface, and for this host."""
+    if config.transport == UCX:
+        check_ucx()
     host = choose_host(config.interface, rendezvous)
     inside = Address(f"@ridgeline-fabric-{secrets.token_hex(16)}", 0)
     return Listener(secret, [Address(host, 0), inside], parse_ports(config.ports))
+
+
+def check_ucx() -> None:
+    """Raise InputError if this host has no usable UCX."""
+    problem = find_ucx_problem()
+    if problem:
+        raise InputError(
+            f"transport ucx: {problem}; install UCX (Debian and Ubuntu: apt install libucx0), or choose tcp."
+        )
 
 
 def meet(
@@ -567,12 +629,12 @@ def _host_rendezvous(
                 raise FabricError(text)
             rank, member = _read_member(arrival.request)
             problem = _find_problem(rank, size, arrival.request, member, members)
-            if problem is None:
-                arrivals[rank], members[rank] = arrival, member  # type: ignore[assignment]
+            if problem is None and member is not None:
+                arrivals[rank], members[rank] = arrival, member
                 continue
-            arrival.refuse(problem)
+            arrival.refuse(str(problem))
             if member is not None:
-                raise FabricError(problem)
+                raise FabricError(str(problem))
         table = tuple(members[r] for r in range(size))
         check_transport(table)
         session = secrets.token_hex(16)
@@ -674,9 +736,12 @@ class NetworkWorld:
         host = membership.members[membership.rank].host
         local_ranks = sum(member.host == host for member in membership.members)
         is_crowded = local_ranks > len(os.sched_getaffinity(0))
-        return NetworkCollective(
-            membership.rank, membership.connect_links(self.deadline), config.small_bytes, is_crowded
-        )
+        worker = membership.make_worker()
+        links = membership.connect_links(self.deadline, worker)
+        try:
+            return NetworkCollective(membership.rank, links, config.small_bytes, is_crowded, worker)
+        except RuntimeError as error:
+            raise FabricError(f"rank {membership.rank}: {error}.") from None
 
     def describe_process(self, rank: int) -> str:
         member, me = self.membership.members[rank], self.membership.members[self.rank]
