@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from ridgeline import fabric
+from ridgeline.fabric.schedules import BY_HOSTS
 
 # No lone surrogates: they are not valid text.
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
@@ -36,4 +37,7 @@ def schedules(draw, most_ranks: int = 20, least_ranks: int = 1) -> fabric.Schedu
     chunks = draw(st.none() | st.integers(1, 6))
     root = draw(st.integers(0, ranks - 1)) if op in ("broadcast", "reduce") else 0
     channels = draw(st.none() | st.integers(1, 4)) if name == "ring" else None
-    return fabric.schedule(op, name, ranks=ranks, chunks=chunks, nodes=nodes, root=root, channels=channels)
+    hosts = None
+    if name in BY_HOSTS and draw(st.booleans()):  # any number of ranks on each host, in any order
+        nodes, hosts = None, draw(st.lists(st.integers(0, 4), min_size=ranks, max_size=ranks))
+    return fabric.schedule(op, name, ranks=ranks, chunks=chunks, nodes=nodes, hosts=hosts, root=root, channels=channels)

@@ -23,6 +23,7 @@
 #include "transport/datagram.hpp"
 #include "transport/network.hpp"
 #include "transport/ucx.hpp"
+#include "transport/wire.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -318,6 +319,17 @@ void bind_collective(nb::module_ &m) {
       });
   m.def("find_ucx_problem", &find_ucx_problem, "Why UCX cannot be used on this host; empty: it can.");
   m.def("ucx_version", &ucx_version, "The version of the UCX library.");
+  nb::class_<Wire>(m, "Wire", "A network between network namespaces that delays, loses, doubles and reorders packets.")
+      .def("__init__", [](Wire *self, const std::vector<std::string> &namespaces, std::vector<std::uint32_t> addresses,
+                          const std::string &device, double delay, double loss, double twice, double late, std::uint64_t seed) {
+        WireOptions options;
+        options.delay_ns = ns(delay), options.loss = loss, options.twice = twice, options.late = late, options.seed = seed;
+        new (self) Wire(namespaces, std::move(addresses), device, options);
+      }, "namespaces"_a, "addresses"_a, "device"_a = "eth0", "delay"_a = 0.0, "loss"_a = 0.0, "twice"_a = 0.0, "late"_a = 0.0, "seed"_a = 0,
+         "addresses: IPv4, as numbers; delay: seconds; the others: shares of packets. Raises RuntimeError.")
+      .def("end", &Wire::end, nb::call_guard<nb::gil_scoped_release>(), "End the thread and the devices.")
+      .def_prop_ro("carried", &Wire::carried)
+      .def_prop_ro("lost", &Wire::lost);
   nb::class_<Engine>(m, "RankEngine", "One rank's end of a communicator.")
       .def("all_reduce", &all_reduce_array, "array"_a.none(), "how"_a, "timeout"_a, "In place; −1: this array needs the general path.")
       .def("broadcast", &broadcast_array, "array"_a.none(), "root"_a, "timeout"_a, "As all_reduce.")

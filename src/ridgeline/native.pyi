@@ -413,6 +413,25 @@ def find_ucx_problem() -> str:
 def ucx_version() -> str:
     """The version of the UCX library."""
 
+class Wire:
+    """
+    A network between network namespaces that delays, loses, doubles and reorders packets.
+    """
+
+    def __init__(self, namespaces: Sequence[str], addresses: Sequence[int], device: str = 'eth0', delay: float = 0.0, loss: float = 0.0, twice: float = 0.0, late: float = 0.0, seed: int = 0) -> None:
+        """
+        addresses: IPv4, as numbers; delay: seconds; the others: shares of packets. Raises RuntimeError.
+        """
+
+    def end(self) -> None:
+        """End the thread and the devices."""
+
+    @property
+    def carried(self) -> int: ...
+
+    @property
+    def lost(self) -> int: ...
+
 class RankEngine:
     """One rank's end of a communicator."""
 

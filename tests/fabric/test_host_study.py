@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ridgeline import fabric
 from ridgeline.errors import InputError
-from ridgeline.fabric.host_study import interpolate, predict_all_reduce
+from ridgeline.fabric.host_tuning import interpolate, predict_all_reduce
 
 
 @pytest.mark.parametrize(
@@ -22,6 +22,8 @@ from ridgeline.fabric.host_study import interpolate, predict_all_reduce
         ({"rate": "fast"}, "rate is 'fast'"),
         ({"delay": "10"}, "delay is '10'"),
         ({"loss": 2.0}, "loss is 2.0"),
+        ({"reorder": -0.1}, "reorder is -0.1"),
+        ({"ranks": 0}, "ranks is 0"),
         ({"sizes": [6]}, "sizes is"),
     ],
 )

@@ -115,6 +115,19 @@ def test_a_schedule_is_frozen_and_prints():
     assert "rank 1: send 0 to 0 · reduce 1 from 0" in str(plan)
 
 
+def test_between_hosts_only_leaders_or_ranks_of_one_local_number_exchange_data():
+    hosts = ["a", "b", "a", "b", "a"]
+    for op, name in (("all_reduce", "leader_ring"), ("all_reduce", "leader_tree"), ("broadcast", "leader_tree")):
+        plan = fabric.schedule(op, name, ranks=5, hosts=hosts)
+        pairs = {(r, s.peer) for r, p in enumerate(plan.programs) for s in p if hosts[r] != hosts[s.peer]}
+        assert pairs == {(0, 1), (1, 0)}
+    plan = fabric.schedule("all_reduce", "hierarchical", ranks=5, hosts=hosts)
+    steps = [s for r, p in enumerate(plan.programs) for s in p if s.kind == "send" and hosts[r] != hosts[s.peer]]
+    assert sum(s.width for s in steps) == 2 * plan.chunks  # each host sends the data once
+    pairs = {(r, s.peer) for r, p in enumerate(plan.programs) for s in p if hosts[r] != hosts[s.peer]}
+    assert pairs == {(0, 1), (1, 0), (2, 3), (3, 2)}
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -124,6 +137,7 @@ def test_a_schedule_is_frozen_and_prints():
         ({"op": "all_reduce", "algorithm": "tree", "ranks": 2, "chunks": 0}, "chunks is 0"),
         ({"op": "broadcast", "algorithm": "tree", "ranks": 2, "root": 2}, "root is 2"),
         ({"op": "all_reduce", "algorithm": "hierarchical", "ranks": 7, "nodes": 2}, "evenly over 2 nodes"),
+        ({"op": "all_reduce", "algorithm": "leader_ring", "ranks": 3, "hosts": "ab"}, "2 hosts for 3 ranks"),
         ({"op": "all_reduce", "algorithm": "ring", "ranks": 7, "channels": 0}, "channels is 0"),
         ({"op": "all_reduce", "algorithm": "tree", "ranks": 7, "channels": 2}, "a ring has 1 or more"),
     ],

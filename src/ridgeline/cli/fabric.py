@@ -259,15 +259,28 @@ def tune(
     ranks: Annotated[
         int | None, typer.Option("--ranks", "-n", help="Number of ranks (default: all usable CPUs).")
     ] = None,
+    hosts: Annotated[
+        bool, typer.Option("--hosts", help="Measure the hosts of a job: a launcher starts this command for every rank.")
+    ] = False,
+    sizes: Annotated[str, typer.Option(help="With --hosts: bytes of the all-reduces.")] = "4K,16K,64K,256K,1M,4M,16M",
     keep: Annotated[bool, typer.Option(help="Save the result for later calls and predictions.")] = True,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Measure the algorithms on this host: the fastest for each size, and the error of predictions."""
+    """Measure the algorithms on this host, or with --hosts between hosts: the fastest for each size, and the error of
+    predictions.
+
+    [dim]Example:[/]
+
+      torchrun --nnodes 2 --nproc-per-node 4 … --no-python ridgeline fabric tune --hosts
+    """
     from ridgeline import fabric as engine
     from ridgeline.fabric import NEVER
     from ridgeline.machine import topology
 
+    if hosts:
+        _tune_hosts([_parse_bytes(word) for word in sizes.split(",")], keep, as_json, quiet)
+        return
     count = ranks or len(topology().usable_cpus)
     with status("measuring") as progress:
         result = engine.tune(count, keep=keep, progress=(lambda _: None) if quiet or as_json else progress)
@@ -284,13 +297,13 @@ def tune(
             }
         )
         return
-    sizes = sorted(set.intersection(*(set(s) for s in result.seconds.values())))
+    measured = sorted(set.intersection(*(set(s) for s in result.seconds.values())))
     table = Table(title=f"measured: all_reduce, {count} ranks, float32")
     table.add_column("algorithm")
-    for n in sizes:
+    for n in measured:
         table.add_column(f"{n >> 10:,} KiB", justify="right")
     for name, seconds in result.seconds.items():
-        table.add_row(name, *(_format_time(seconds[n]) for n in sizes))
+        table.add_row(name, *(_format_time(seconds[n]) for n in measured))
     stdout().print(table)
     starts = {name: "never" if n >= NEVER else f"from {n:,} bytes" for name, n in result.thresholds.items()}
     lines = [f"small data added in parts {starts['whole_bytes']}"]
@@ -298,6 +311,52 @@ def tune(
         lines.append(f"others' memory read in place {starts['foreign_bytes']}, moves {starts['foreign_move_bytes']}")
     print_line("; ".join(lines) + ".")
     print_line(f"predictions between these sizes are off by at most {result.worst:.0%}.")
+
+
+def _tune_hosts(sizes: list[int], keep: bool, as_json: bool, quiet: bool) -> None:
+    from ridgeline import fabric as engine
+
+    with engine.init() as comm:
+        if comm.size == 1:
+            raise InputError("tune --hosts needs ranks: start it by torchrun, mpirun or srun, once for each rank.")
+        is_first = comm.rank == 0
+        with status("measuring") if is_first else nullcontext() as progress:
+            say = progress if progress is not None and not (quiet or as_json) else (lambda _: None)
+            result = engine.tune_hosts(comm, keep=keep, sizes=sizes, progress=say)
+    if not is_first:
+        return
+    if as_json:
+        print_json({**asdict(result), "median_error": result.median_error})
+        return
+    print_line(f"ranks of each host: {result.layout}; transport {result.transport}")
+    for name, level in (("inside a host", result.inside), ("between hosts", result.between)):
+        if level is not None:
+            print_line(f"{name}: α {_format_time(level.alpha)}, β {level.beta / 1e6:,.0f} MB/s out of each rank")
+    rows = [(r.algorithm, r.bytes, r.predicted, r.measured) for r in result.rows]
+    stdout().print(_draw_algorithms(rows, {n: result.get_chosen(n) for n in sizes}))
+    worst = max(result.get_regret(n) for n in sizes)
+    print_line(
+        f"predictions are off by {result.median_error:.0%} (median); the chosen algorithm (*) takes {worst:.2f} times "
+        "as long as the fastest one at most."
+    )
+
+
+def _draw_algorithms(rows: list[tuple[str, int, float, float]], chosen: dict[int, str]) -> Table:
+    """Predicted and measured times of several algorithms; a star marks the one that calls use."""
+    table = Table(title="all_reduce, float32: predicted → measured")
+    sizes = sorted({nbytes for _, nbytes, _, _ in rows})
+    table.add_column("algorithm")
+    for nbytes in sizes:
+        table.add_column(f"{nbytes >> 10:,} KiB", justify="right")
+    times = {(name, nbytes): (predicted, measured) for name, nbytes, predicted, measured in rows}
+    for name in dict.fromkeys(row[0] for row in rows):
+        cells = []
+        for nbytes in sizes:
+            predicted, measured = times[name, nbytes]
+            star = " *" if chosen.get(nbytes) == name else ""
+            cells.append(f"{_format_time(predicted)} → {_format_time(measured)}{star}")
+        table.add_row(name, *cells)
+    return table
 
 
 @fabric.command()
@@ -319,34 +378,57 @@ def doctor(as_json: Json = False) -> None:
 
 @fabric.command()
 def hosts(
-    count: Annotated[int, typer.Option("--hosts", help="Number of hosts, one rank on each (default: 2).")] = 2,
+    count: Annotated[int, typer.Option("--hosts", help="Number of hosts (default: 2).")] = 2,
+    ranks: Annotated[int, typer.Option(help="Ranks on each host (default: 1).")] = 1,
     rate: Annotated[str, typer.Option(help="Of each link, as in 500mbit or 2gbit (default: no limit).")] = "",
     delay: Annotated[str, typer.Option(help="Of each link, one way, as in 500us or 10ms (default: none).")] = "",
     loss: Annotated[float, typer.Option(help="Share of packets that each link loses, 0 to 0.5 (default: 0).")] = 0.0,
+    duplicates: Annotated[float, typer.Option(help="Share of packets that come twice, 0 to 0.5 (default: 0).")] = 0.0,
+    reorder: Annotated[
+        float, typer.Option(help="Share of packets that come later than others, 0 to 0.5 (default: 0).")
+    ] = 0.0,
     sizes: Annotated[str, typer.Option(help="Bytes of the all-reduces.")] = "4K,16K,64K,256K,1M,4M,8M",
-    transport: Annotated[str, typer.Option(help="tcp or udp (default: tcp).")] = "tcp",
+    algorithms: Annotated[
+        str, typer.Option(help="Of all-reduce: direct, ring, hierarchical …, or all (default: direct).")
+    ] = "direct",
+    transport: Annotated[
+        str, typer.Option(help="tcp, udp, ucx, or auto: shared memory inside a host (default: tcp).")
+    ] = "tcp",
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Try several hosts on this machine: network namespaces with a given rate, delay and loss. Needs root.
 
     It predicts the times of all-reduce from exchanges of messages, then measures them, and removes the namespaces.
+
+    [dim]Example:[/]
+
+      sudo ridgeline fabric hosts --hosts 4 --ranks 2 --rate 500mbit --transport auto --algorithms all
     """
-    from ridgeline.fabric import study_hosts
+    from ridgeline.fabric import ALGORITHMS, study_hosts
 
     chosen = [_parse_bytes(word) for word in sizes.split(",")]
     with status("measuring") as progress:
         study = study_hosts(
             count,
+            ranks=ranks,
             rate=rate,
             delay=delay,
             loss=loss,
+            duplicates=duplicates,
+            reorder=reorder,
             sizes=chosen,
+            algorithms=list(ALGORITHMS["all_reduce"]) if algorithms == "all" else algorithms.split(","),
             transport=transport,
             progress=(lambda _: None) if quiet or as_json else progress,
         )
     if as_json:
         print_json({**asdict(study), "median_error": study.median_error})
+        return
+    if len({row.algorithm for row in study.rows}) > 1:
+        rows = [(r.algorithm, r.bytes, r.predicted, r.measured) for r in study.rows]
+        stdout().print(_draw_algorithms(rows, {n: study.get_chosen(n) for n in chosen}))
+        print_line(f"predictions are off by {study.median_error:.0%} (median); * is what tune --hosts would choose.")
         return
     table = Table(title=f"all_reduce, {count} hosts, {transport}, float32")
     for column in ("bytes", "predicted", "measured", "error", "busbw MB/s"):
@@ -357,7 +439,7 @@ def hosts(
     stdout().print(table)
     rate_text = f"{study.bandwidth / 1e6:,.1f} MB/s"
     print_line(
-        f"exchanges between all hosts: {_format_time(study.latency)} at least, {rate_text} out of each host at most."
+        f"exchanges between all hosts: {_format_time(study.latency)} at least, {rate_text} out of each rank at most."
     )
 
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from ridgeline.fabric.group import Handle as Handle
     from ridgeline.fabric.host_study import HostStudy as HostStudy
     from ridgeline.fabric.host_study import study_hosts as study_hosts
+    from ridgeline.fabric.host_tuning import HostTuning as HostTuning
+    from ridgeline.fabric.host_tuning import tune_hosts as tune_hosts
     from ridgeline.fabric.launch import RankError as RankError
     from ridgeline.fabric.launch import init as init
     from ridgeline.fabric.launch import join as join
@@ -63,6 +65,7 @@ __getattr__, __dir__, __all__ = attach(
         "drawing": ["draw_svg", "draw_text"],
         "group": ["Handle"],
         "host_study": ["HostStudy", "study_hosts"],
+        "host_tuning": ["HostTuning", "tune_hosts"],
         "launch": ["RankError", "init", "join", "spawn"],
         "networks": ["Network", "PRESETS"],
         "prediction": ["Prediction", "bus_factor", "predict"],

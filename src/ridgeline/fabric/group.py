@@ -54,7 +54,11 @@ class Group:
         self._next_context = [1] if context == 0 else []
         engine: Any = world.make_engine(config, context, self._members)  # of one of two classes
         self._engine = engine
-        self._choice = AlgorithmChoice(config, self.size, is_tuned=isinstance(engine, Collective))
+        if isinstance(world, NetworkWorld):
+            part = world.membership.choose(self._world_ranks, 0)
+            self._choice = AlgorithmChoice(config, self.size, [member.host for member in part.members], part.choice)
+        else:
+            self._choice = AlgorithmChoice(config, self.size)
         self._thresholds = choose_thresholds(config, self.size)
         if isinstance(engine, Collective):
             engine.small, engine.slice = config.small_bytes, config.slice_bytes

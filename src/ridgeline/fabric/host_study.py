@@ -3,11 +3,15 @@
 ridgeline fabric hosts --hosts 4 --rate 1gbit --delay 1ms
 
 The ranks first exchange messages, all at once in all directions. From these times alone the all-reduces are
-predicted, and only then measured.
+predicted, and only then measured. With several ranks on each host every algorithm is (host_tuning.py).
+
+Rates are those of `tc tbf`. Delay, loss, duplicates and reordering come from netem, or from a wire of our own
+between TUN devices where the kernel has no netem.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import os
 import re
@@ -19,28 +23,31 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from ridgeline.errors import FabricError, InputError
+from ridgeline.fabric.host_tuning import Level, find_choice, tune_hosts
+from ridgeline.fabric.selection import NATIVE
+from ridgeline.native import Wire
 
 SIZES = tuple(1 << k for k in (12, 14, 16, 18, 20, 22, 23))
-MOST_HOSTS = 32
+MOST_HOSTS, MOST_RANKS = 32, 16
 PORT = 45100
-SECONDS, LEAST, MOST = 0.4, 5, 60  # of one size
-PAUSE_S = 0.05  # between sizes: a limited link first sends what it has, and saves up its next burst
+MTU = 1500  # of the wire
 RATE, DELAY = re.compile(r"\d+(\.\d+)?[kmg]?bit"), re.compile(r"\d+(\.\d+)?(us|ms|s)")
+SECONDS_BY_UNIT = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 UNITS = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 
 
 @dataclass(frozen=True)
 class StudyRow:
-    """One size of all-reduce."""
+    """One size of all-reduce by one algorithm."""
 
     hosts: int
+    algorithm: str
     bytes: int
     predicted: float  # seconds, before it was measured
     measured: float  # seconds of the slowest rank, lower quartile of the calls
@@ -56,98 +63,119 @@ class HostStudy:
     """What `study_hosts` found."""
 
     hosts: int
+    ranks: int  # of each host
     transport: str
     rate: str
     delay: str
     loss: float
+    duplicates: float
+    reorder: float
+    emulation: str  # of delay, loss, duplicates and reordering: netem, wire, or empty
     latency: float  # seconds of the smallest exchange
-    bandwidth: float  # bytes per second that leave each host in the largest exchange
-    messages: dict[int, float]  # bytes that leave each host → seconds
+    bandwidth: float  # bytes per second that leave each rank in the largest exchange
+    messages: dict[int, float]  # bytes that leave each rank → seconds
     rows: list[StudyRow]
+    choice: list[dict[str, Any]]  # rows of (up_to bytes, algorithm): the fastest prediction
+    inside: Level | None  # ranks of one host; None: each host has one
+    between: Level
 
     @property
     def median_error(self) -> float:
         return statistics.median(abs(row.error) for row in self.rows)
 
+    def get_chosen(self, nbytes: int) -> str:
+        """The algorithm whose prediction is the fastest, unless the built-in one is about as fast."""
+        return find_choice(self.choice, nbytes)
+
+
+@dataclass(frozen=True)
+class _Link:
+    """The connection of each host to the others."""
+
+    rate: str = ""
+    delay: str = ""
+    loss: float = 0.0
+    duplicates: float = 0.0
+    reorder: float = 0.0
+
+    @property
+    def is_emulated(self) -> bool:
+        return bool(self.delay or self.loss or self.duplicates or self.reorder)
+
 
 def study_hosts(
     hosts: int = 2,
     *,
+    ranks: int = 1,
     rate: str = "",
     delay: str = "",
     loss: float = 0.0,
+    duplicates: float = 0.0,
+    reorder: float = 0.0,
     sizes: Sequence[int] = SIZES,
+    algorithms: Sequence[str] = (NATIVE,),
     transport: str = "tcp",
     timeout: float = 300.0,
     progress: Callable[[str], None] = lambda _: None,
 ) -> HostStudy:
-    """Make namespaces, run all-reduce among one rank in each, and remove them.
+    """Make namespaces, run all-reduce among ranks in them, and remove them.
 
-    rate      of each host's link in each direction, as tc writes it: 500mbit, 2gbit (default: no limit)
-    delay     of each host's link, one way: 500us, 10ms (default: none); needs netem in the kernel
-    loss      share of packets that each link loses, 0 to 0.5 (default: 0); needs netem in the kernel
-    sizes     bytes, float32
-    timeout   seconds for everything (default: 300)
+    ranks       of each host (default: 1); ranks of one host share memory if transport is auto
+    rate        of each host's link in each direction, as tc writes it: 500mbit, 2gbit (default: no limit)
+    delay       of each host's link, one way: 500us, 10ms (default: none)
+    loss        share of packets that each link loses, 0 to 0.5 (default: 0)
+    duplicates  share of packets that come twice, 0 to 0.5 (default: 0)
+    reorder     share of packets that come later than others, 0 to 0.5 (default: 0)
+    sizes       bytes, float32
+    algorithms  of all-reduce; the built-in `direct` is always measured
+    timeout     seconds for everything (default: 300)
 
     Needs root, `ip` and `tc`. Raises InputError for wrong values, FabricError if a rank fails.
     """
-    _check(hosts, rate, delay, loss, sizes)
-    with _make_hosts(hosts, rate, delay, loss) as (names, addresses):
+    link = _Link(rate, delay, loss, duplicates, reorder)
+    _check(hosts, ranks, link, sizes)
+    with _make_hosts(hosts, link) as (names, addresses, emulation):
         progress(f"{hosts} hosts, {len(sizes)} sizes")
-        answers = _run_ranks(names, addresses, list(sizes), transport, timeout)
-    messages = {int(n): _summarize(answers, "messages", n) for n in answers[0]["messages"]}
-    rows = []
-    for n in sizes:
-        measured = _summarize(answers, "seconds", str(n))
-        predicted = predict_all_reduce(n, hosts, messages)
-        rows.append(StudyRow(hosts, n, predicted, measured, n / measured * 2 * (hosts - 1) / hosts))
-    most = max(messages)
+        task = {"sizes": list(sizes), "timeout": timeout, "algorithms": list(algorithms)}
+        found = _run_ranks(names, addresses, ranks, task, transport, timeout)
+    messages = {int(n): float(seconds) for n, seconds in found["messages"].items()}
+    count, most = hosts * ranks, max(messages)
+    rows = [
+        StudyRow(hosts, *row, row[1] / row[3] * 2 * (count - 1) / count)
+        for row in ((r["algorithm"], r["bytes"], r["predicted"], r["measured"]) for r in found["rows"])
+    ]
     return HostStudy(
-        hosts, transport, rate, delay, loss, messages[min(messages)], most / messages[most], messages, rows
+        hosts,
+        ranks,
+        transport,
+        rate,
+        delay,
+        loss,
+        duplicates,
+        reorder,
+        emulation,
+        messages[min(messages)],
+        most / messages[most],
+        messages,
+        rows,
+        found["choice"],
+        Level(**found["inside"]) if found["inside"] else None,
+        Level(**found["between"]),
     )
 
 
-def _summarize(answers: Sequence[dict[str, Any]], kind: str, size: str) -> float:
-    """Of each call the time of its slowest rank; of all calls the lower quartile, which other load changes least."""
-    slowest = np.max([answer[kind][size] for answer in answers], axis=0)
-    return float(np.quantile(slowest, 0.25))
-
-
-def predict_all_reduce(nbytes: int, hosts: int, messages: dict[int, float], small_bytes: int = 8 << 10) -> float:
-    """Seconds of an all-reduce by the engine's own way, from the times of exchanges.
-
-    A call that fits its frame goes to all other hosts at once. Otherwise each host sends 2 (hosts - 1) / hosts of the
-    data, in two steps that overlap.
-
-    >>> messages = {1: 1e-4, 1_000_000: 1e-2}
-    >>> round(predict_all_reduce(1_000_000, 2, messages), 4)
-    0.0101
-    """
-    latency = messages[min(messages)]
-    if nbytes <= small_bytes:
-        return interpolate(nbytes * (hosts - 1), messages)
-    return latency + interpolate(2 * (hosts - 1) / hosts * nbytes, messages)
-
-
-def interpolate(nbytes: float, messages: dict[int, float]) -> float:
-    """Seconds of a message between measured sizes; beyond them, at the rate of the last two."""
-    sizes = sorted(messages)
-    seconds = [messages[n] for n in sizes]
-    if nbytes <= sizes[-1] or len(sizes) < 2:
-        return float(np.interp(nbytes, sizes, seconds))
-    rate = max(sizes[-1] - sizes[-2], 1) / max(seconds[-1] - seconds[-2], 1e-9)
-    return seconds[-1] + (nbytes - sizes[-1]) / rate
-
-
-def _check(hosts: int, rate: str, delay: str, loss: float, sizes: Sequence[int]) -> None:
+def _check(hosts: int, ranks: int, link: _Link, sizes: Sequence[int]) -> None:
     if not 2 <= hosts <= MOST_HOSTS:
         raise InputError(f"hosts is {hosts}; give 2 to {MOST_HOSTS}.")
-    if rate and not RATE.fullmatch(rate):
-        raise InputError(f"rate is '{rate}'; give something like 500mbit or 2gbit.")
-    if delay and not DELAY.fullmatch(delay):
-        raise InputError(f"delay is '{delay}'; give something like 500us or 10ms.")
-    if not 0 <= loss <= 0.5:
-        raise InputError(f"loss is {loss}; give a share from 0 to 0.5.")
+    if not 1 <= ranks <= MOST_RANKS:
+        raise InputError(f"ranks is {ranks}; give 1 to {MOST_RANKS} for each host.")
+    if link.rate and not RATE.fullmatch(link.rate):
+        raise InputError(f"rate is '{link.rate}'; give something like 500mbit or 2gbit.")
+    if link.delay and not DELAY.fullmatch(link.delay):
+        raise InputError(f"delay is '{link.delay}'; give something like 500us or 10ms.")
+    for name in ("loss", "duplicates", "reorder"):
+        if not 0 <= getattr(link, name) <= 0.5:
+            raise InputError(f"{name} is {getattr(link, name)}; give a share from 0 to 0.5.")
     if not sizes or any(n < 4 or n % 4 for n in sizes):
         raise InputError(f"sizes is {list(sizes)}; give multiples of 4 bytes.")
     missing = [name for name in ("ip", "tc") if shutil.which(name) is None]
@@ -164,73 +192,124 @@ def _sh(*words: str, fails: bool = False) -> None:
 
 
 @contextmanager
-def _make_hosts(hosts: int, rate: str, delay: str, loss: float) -> Iterator[tuple[list[str], list[str]]]:
-    """Namespaces whose links meet in a bridge, which has a namespace of its own."""
+def _make_hosts(hosts: int, link: _Link) -> Iterator[tuple[list[str], list[str], str]]:
+    """Namespaces, their addresses, and what emulates delay and loss between them: netem, wire, or nothing."""
     tag = f"rlhosts{os.getpid()}"
     hub, names = f"{tag}-hub", [f"{tag}-{k}" for k in range(hosts)]
     addresses = [f"10.207.0.{k + 1}" for k in range(hosts)]
+    wire: Wire | None = None
     try:
-        _sh("ip", "netns", "add", hub)
-        _sh("ip", "-n", hub, "link", "add", "hub", "type", "bridge")
-        _sh("ip", "-n", hub, "link", "set", "hub", "up")
-        for k, (name, address) in enumerate(zip(names, addresses, strict=True)):
+        for name in (hub, *names):
             _sh("ip", "netns", "add", name)
-            _sh("ip", "-n", name, "link", "add", "eth0", "type", "veth", "peer", "name", f"p{k}", "netns", hub)
-            _sh("ip", "-n", hub, "link", "set", f"p{k}", "master", "hub")
-            _sh("ip", "-n", hub, "link", "set", f"p{k}", "up")
+        uses_wire = link.is_emulated and not _has_netem(hub)
+        if uses_wire:
+            wire = _make_wire(names, addresses, link)
+        else:
+            _sh("ip", "-n", hub, "link", "add", "hub", "type", "bridge")
+            _sh("ip", "-n", hub, "link", "set", "hub", "up")
+        for k, (name, address) in enumerate(zip(names, addresses, strict=True)):
+            if wire is None:
+                _sh("ip", "-n", name, "link", "add", "eth0", "type", "veth", "peer", "name", f"p{k}", "netns", hub)
+                _sh("ip", "-n", hub, "link", "set", f"p{k}", "master", "hub")
+                _sh("ip", "-n", hub, "link", "set", f"p{k}", "up")
+            else:
+                _sh("ip", "-n", name, "link", "set", "eth0", "mtu", str(MTU), "txqueuelen", "10000")
             _sh("ip", "-n", name, "addr", "add", f"{address}/24", "dev", "eth0")
             _sh("ip", "-n", name, "link", "set", "eth0", "up")
             _sh("ip", "-n", name, "link", "set", "lo", "up")
-            _limit(name, rate, delay, loss)
-        yield names, addresses
+            _limit(name, link, has_netem=link.is_emulated and wire is None)
+        yield names, addresses, "" if not link.is_emulated else "netem" if wire is None else "wire"
     finally:
+        if wire is not None:
+            wire.end()
         for name in (*names, hub):
             with suppress(InputError, subprocess.TimeoutExpired):
                 _sh("ip", "netns", "del", name, fails=True)
 
 
-def _limit(name: str, rate: str, delay: str, loss: float) -> None:
-    """Rates by tbf; delay and loss by netem, below it."""
+def _has_netem(name: str) -> bool:
+    try:
+        _sh("tc", "-n", name, "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms")
+    except InputError:
+        return False
+    _sh("tc", "-n", name, "qdisc", "del", "dev", "lo", "root")
+    return True
+
+
+def _make_wire(names: Sequence[str], addresses: Sequence[str], link: _Link) -> Wire:
+    numbers = [int(ipaddress.IPv4Address(address)) for address in addresses]
+    try:
+        return Wire(
+            list(names),
+            numbers,
+            delay=_parse_seconds(link.delay),
+            loss=link.loss,
+            twice=link.duplicates,
+            late=link.reorder,
+        )
+    except RuntimeError as error:
+        raise InputError(
+            f"this kernel has no netem, and no TUN device can be made instead ({error}): load sch_netem or tun, or "
+            "leave delay, loss, duplicates and reorder out."
+        ) from None
+
+
+def _parse_seconds(text: str) -> float:
+    """Seconds of a delay as tc writes it.
+
+    >>> _parse_seconds("500us"), _parse_seconds("")
+    (0.0005, 0.0)
+    """
+    number = re.match(r"[\d.]+", text)
+    return float(number.group()) * SECONDS_BY_UNIT[text[number.end() :]] if number else 0.0
+
+
+def _limit(name: str, link: _Link, has_netem: bool) -> None:
+    """Rates by tbf; delay, loss, duplicates and reordering by netem, below it."""
     parent = ["root"]
-    if delay or loss:
+    if has_netem:
         words = ["tc", "-n", name, "qdisc", "add", "dev", "eth0", "root", "handle", "1:", "netem", "limit", "100000"]
-        words += ["delay", delay] if delay else []
-        words += ["loss", f"{loss:.4%}"] if loss else []
-        try:
-            _sh(*words)
-        except InputError as error:
-            raise InputError(
-                f"this kernel cannot delay or lose packets ({error}) Load sch_netem, or leave delay and loss out."
-            ) from None
+        if link.delay or link.reorder:
+            words += ["delay", link.delay or "1ms"]  # netem reorders by not delaying a packet
+        words += ["loss", f"{link.loss:.4%}"] if link.loss else []
+        words += ["duplicate", f"{link.duplicates:.4%}"] if link.duplicates else []
+        words += ["reorder", f"{link.reorder:.4%}"] if link.reorder else []
+        _sh(*words)
         parent = ["parent", "1:1"]
-    if rate:
-        number = re.match(r"[\d.]+", rate)
-        per_s = float(number.group()) * UNITS[rate[number.end() :]] if number else 0.0
+    if link.rate:
+        number = re.match(r"[\d.]+", link.rate)
+        per_s = float(number.group()) * UNITS[link.rate[number.end() :]] if number else 0.0
         burst = max(64 << 10, int(per_s / 8 * 2e-4))  # a packet that the kernel cuts later must fit
-        words = ["tc", "-n", name, "qdisc", "add", "dev", "eth0", *parent, "tbf", "rate", rate]
+        words = ["tc", "-n", name, "qdisc", "add", "dev", "eth0", *parent, "tbf", "rate", link.rate]
         _sh(*words, "burst", str(burst), "latency", "50ms")
 
 
 def _run_ranks(
-    names: Sequence[str], addresses: Sequence[str], sizes: list[int], transport: str, timeout: float
-) -> list[dict[str, Any]]:
+    names: Sequence[str],
+    addresses: Sequence[str],
+    per_host: int,
+    task: dict[str, Any],
+    transport: str,
+    timeout: float,
+) -> dict[str, Any]:
+    """What rank 0 found; all ranks find the same."""
+    count = len(names) * per_host
     settings = {
         "RIDGELINE_FABRIC_RENDEZVOUS": f"{addresses[0]}:{PORT}",
         "RIDGELINE_FABRIC_SECRET": secrets.token_hex(32),
         "RIDGELINE_FABRIC_INTERFACE": "eth0",
         "RIDGELINE_FABRIC_TRANSPORT": transport,
-        "WORLD_SIZE": str(len(names)),
-        "LOCAL_WORLD_SIZE": "1",
-        "LOCAL_RANK": "0",
+        "WORLD_SIZE": str(count),
+        "LOCAL_WORLD_SIZE": str(per_host),
     }
     environment_before = {k: v for k, v in os.environ.items() if not k.startswith("RIDGELINE_FABRIC_")}
     code = "import sys; from ridgeline.fabric import host_study; host_study.run_rank(sys.argv[1])"
-    task = json.dumps({"sizes": sizes, "timeout": timeout})
     deadline, ranks = time.monotonic() + timeout, []
     try:
-        for rank, name in enumerate(names):
-            command = ["ip", "netns", "exec", name, sys.executable, "-c", code, task]
-            environment = {**environment_before, **settings, "RANK": str(rank)}
+        for rank in range(count):
+            host, local = divmod(rank, per_host)
+            command = ["ip", "netns", "exec", names[host], sys.executable, "-c", code, json.dumps(task)]
+            environment = {**environment_before, **settings, "RANK": str(rank), "LOCAL_RANK": str(local)}
             ranks.append(
                 subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
             )
@@ -243,8 +322,9 @@ def _run_ranks(
             if process.returncode:
                 text = (err.strip().splitlines() or ["no message"])[-1]
                 raise FabricError(f"rank {rank} ended with {process.returncode}: {text}")
-            answers.append(json.loads(out.splitlines()[-1]))
-        return answers
+            answers.append(out)
+        found: dict[str, Any] = json.loads(answers[0].splitlines()[-1])
+        return found
     finally:
         for process in ranks:
             with process:
@@ -257,36 +337,9 @@ def run_rank(task: str) -> None:
 
     given = json.loads(task)
     comm = init(timeout=given["timeout"])
-    most = max(given["sizes"])
-    message_sizes = sorted({1, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, most, 2 * most})
-    others = comm.size - 1
-    _measure(comm, partial(comm.all_to_all, np.zeros(comm.size << 20, np.uint8)))  # connections start slowly
-    messages = {
-        n * others: _measure(
-            comm, partial(comm.all_gather, np.zeros(n, np.uint8), out=np.zeros((comm.size, n), np.uint8))
-        )
-        for n in sorted({max(1, n // others) for n in message_sizes})
-    }
-    seconds = {n: _measure(comm, partial(comm.all_reduce, np.zeros(n // 4, np.float32))) for n in given["sizes"]}
+    found = tune_hosts(comm, keep=False, sizes=given["sizes"], algorithms=given["algorithms"])
     x = np.full(1000, comm.rank + 1.0)
     if not (comm.all_reduce(x) == comm.size * (comm.size + 1) / 2).all():
         raise FabricError("an all-reduce has a wrong sum.")
-    print(json.dumps({"messages": messages, "seconds": seconds}), flush=True)
+    print(json.dumps(asdict(found)), flush=True)
     comm.close()
-
-
-def _measure(comm: Any, call: Callable[[], Any]) -> list[float]:
-    """Seconds of some calls; rank 0 decides how many."""
-    time.sleep(PAUSE_S)
-    taken, count = [], np.array([LEAST])
-    for k in range(MOST + 1):
-        comm.barrier()
-        start = time.perf_counter()
-        call()
-        taken.append(time.perf_counter() - start)
-        if k == 1:
-            count[0] = max(LEAST, min(MOST, int(SECONDS / max(1e-6, taken[-1]))))
-            comm.broadcast(count)
-        if k >= count[0]:
-            break
-    return taken[1:]

@@ -206,7 +206,7 @@ def _admit(arrival: Arrival, membership: Membership, joined: list[tuple[Arrival,
     if problem is not None or len(joined) >= count:
         arrival.refuse(problem or f"{count} other ranks have been taken in.")
         return
-    joined.append((arrival, member))
+    joined.append((arrival, replace(member, tuning={})))
 
 
 def _read_table(membership: Membership, answer: dict[str, Any]) -> Membership:

@@ -48,6 +48,7 @@ from ridgeline.fabric.hosts import (
     parse_ports,
 )
 from ridgeline.fabric.rendezvous import describe_process
+from ridgeline.fabric.selection import read_tuning
 from ridgeline.native import NetworkCollective, UcxWorker, find_ucx_problem, shared_stream_bytes, ucx_version
 
 HANDSHAKE_TIMEOUT_S = 5.0  # for the handshake of one connection
@@ -71,6 +72,9 @@ class Member:
     local: str  # where it listens for ranks of its own host
     cpus: int
     settings: dict[str, Any] = field(default_factory=dict)
+    tuning: dict[str, Any] = field(
+        default_factory=dict
+    )  # of `tune_hosts`; in a table of members only that of the first one
 
 
 @dataclass
@@ -374,6 +378,12 @@ class Membership:
         """Of each pair of ranks: a control stream, lanes for calls and lanes for messages; UCX makes its own lanes."""
         return 1 if self.config.transport == UCX else 1 + 2 * self.config.streams
 
+    @property
+    def choice(self) -> dict[str, Any]:
+        """The algorithms for these ranks, the same on all of them: op → layout → rows."""
+        choice: dict[str, Any] = self.members[0].tuning.get(self.config.transport, {})
+        return choice
+
     def connect_links(self, deadline: float, worker: UcxWorker | None = None) -> list[LinkRow]:
         """Open the streams to all other ranks, as files.
 
@@ -408,7 +418,8 @@ class Membership:
 
     def choose(self, ranks: Sequence[int], context: int) -> Membership:
         """The membership of a part of the ranks, which may have several communicators."""
-        members = tuple(self.members[r] for r in ranks)
+        first, *others = (self.members[r] for r in ranks)
+        members = (replace(first, tuning=self.members[0].tuning), *others)
         session = f"{self.session}/{context}/{ranks[0]}" if context else self.session
         return replace(self, rank=list(ranks).index(self.rank), members=members, session=session)
 
@@ -561,7 +572,8 @@ def describe_self(config: FabricConfig, listener: Listener) -> Member:
         shared["ucx"] = ucx_version()
     outside, inside = listener.addresses
     cpus = len(os.sched_getaffinity(0))
-    return Member(get_host_identity(), socket.gethostname(), os.getpid(), str(outside), inside.host, cpus, shared)
+    host, name, tuning = get_host_identity(), socket.gethostname(), read_tuning().get("hosts", {})
+    return Member(host, name, os.getpid(), str(outside), inside.host, cpus, shared, tuning)
 
 
 def open_listener(config: FabricConfig, secret: bytes, rendezvous: Address) -> Listener:
@@ -630,7 +642,7 @@ def _host_rendezvous(
             rank, member = _read_member(arrival.request)
             problem = _find_problem(rank, size, arrival.request, member, members)
             if problem is None and member is not None:
-                arrivals[rank], members[rank] = arrival, member
+                arrivals[rank], members[rank] = arrival, replace(member, tuning={})
                 continue
             arrival.refuse(str(problem))
             if member is not None:

@@ -9,7 +9,8 @@ ridgeline fabric predict ring --ranks 64 --network dgx-a100 --bytes 1GiB
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from ridgeline.errors import InputError
 from ridgeline.fabric.networks import Network, load_network
 from ridgeline.fabric.proof import prove
 from ridgeline.fabric.schedule_types import Ints, Programs, Round, Schedule
+from ridgeline.fabric.schedules.hierarchical import group_ranks
 
 Floats = NDArray[np.float64]
 STEADY = 1e-9  # relative: a round that advances all clocks by the same time will do so again
@@ -57,12 +59,19 @@ def bus_factor(op: str, ranks: int) -> float:
 
 
 def predict(
-    schedule: Schedule, *, network: str | Path | Mapping[str, Any] | Network = "host", nbytes: int
+    schedule: Schedule,
+    *,
+    network: str | Path | Mapping[str, Any] | Network = "host",
+    nbytes: int,
+    hosts: Sequence[int | str] | None = None,
+    message_bytes: int | None = None,
 ) -> Prediction:
     """Predict the time of one call.
 
     network  the name of a preset, a YAML file, a mapping, or a Network
     nbytes   size of the data (for an all-gather or reduce-scatter: of the blocks of all ranks together)
+    hosts    the name or number of the host of each rank (default: `per_node` of the network, in order)
+    message_bytes  the longest message: the steps are repeated for as many cuts of the data as that needs (default: one)
 
     Raises InputError for a negative size or an unknown network, ProofError for a custom schedule that is wrong.
     """
@@ -71,20 +80,15 @@ def predict(
     if not isinstance(schedule.programs, Programs):
         prove(schedule)
     loaded = load_network(network)
-    clocks = _Clocks(loaded, schedule.ranks, nbytes / schedule.chunks)
-    steady, repeats = 0.0, 0  # rounds like the last one, each later by the same time
-    for transfers in schedule.rounds():
-        if transfers.as_before and steady:
-            repeats += 1
-            continue
-        clocks.repeat(repeats, steady)
-        repeats = 0
-        before = clocks.ready.copy()
-        clocks.run(transfers)
-        advance = clocks.ready - before
-        even = transfers.as_before and float(np.ptp(advance)) <= STEADY * float(clocks.ready.max())
-        steady = float(advance[0]) if even else 0.0
-    clocks.repeat(repeats, steady)
+    if hosts is not None and len(hosts) != schedule.ranks:
+        raise InputError(f"hosts names {len(hosts)} hosts for {schedule.ranks} ranks; give one for each rank.")
+    cuts = 1
+    if message_bytes is not None:
+        widest = max((int(one.width.max()) for one in schedule.rounds() if one.width.size), default=1)
+        cuts = max(1, math.ceil(nbytes / schedule.chunks * widest / message_bytes))
+    clocks = _Clocks(loaded, schedule.ranks, nbytes / schedule.chunks / cuts, hosts)
+    for _ in range(cuts):
+        clocks.run_all(schedule)
     seconds = float(clocks.ready.max(initial=0.0))
     link, share = clocks.find_busiest(seconds)
     rate = nbytes / seconds if seconds else 0.0
@@ -116,12 +120,18 @@ def _interpolate(curve: tuple[tuple[float, float], ...], size: Floats) -> Floats
 class _Clocks:
     """The time at which each rank is ready and each link is free, and the bytes of each link."""
 
-    def __init__(self, network: Network, ranks: int, chunk_bytes: float) -> None:
+    def __init__(
+        self, network: Network, ranks: int, chunk_bytes: float, hosts: Sequence[int | str] | None = None
+    ) -> None:
         self.network, self.ranks, self.chunk_bytes = network, ranks, chunk_bytes
         per_node = network.per_node or ranks
         self.node = np.arange(ranks) // per_node
-        self.adapter = self.node * network.adapters + np.arange(ranks) % per_node % network.adapters
-        nodes = int(self.node[-1]) + 1
+        local = np.arange(ranks) % per_node
+        if hosts is not None:
+            for number, group in enumerate(group_ranks(hosts)):
+                self.node[list(group)], local[list(group)] = number, np.arange(len(group))
+        self.adapter = self.node * network.adapters + local % network.adapters
+        nodes = int(self.node.max()) + 1
         wires = nodes * network.adapters
         # All links in one row: lanes out, lanes in, adapters out, adapters in, buses, the spine, one unused.
         self.base = np.cumsum([0, ranks, ranks, wires, wires, nodes, 1])
@@ -132,6 +142,22 @@ class _Clocks:
         self.ready, self.free = np.zeros(ranks), np.zeros(len(self.speed))
         self.link_bytes, self.total_bytes = np.zeros(len(self.speed)), 0.0
         self._load, self._size = self.link_bytes, 0.0  # of the last round
+
+    def run_all(self, schedule: Schedule) -> None:
+        """All rounds, one after the other; each starts as soon as its ranks and links allow it."""
+        steady, repeats = 0.0, 0  # rounds like the last one, each later by the same time
+        for transfers in schedule.rounds():
+            if transfers.as_before and steady:
+                repeats += 1
+                continue
+            self.repeat(repeats, steady)
+            repeats = 0
+            before = self.ready.copy()
+            self.run(transfers)
+            advance = self.ready - before
+            even = transfers.as_before and float(np.ptp(advance)) <= STEADY * float(self.ready.max())
+            steady = float(advance[0]) if even else 0.0
+        self.repeat(repeats, steady)
 
     def run(self, transfers: Round) -> None:
         source, target = transfers.source, transfers.target

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
@@ -21,7 +22,8 @@ from ridgeline.errors import InputError, unknown
 from ridgeline.fabric.config import AS_MEASURED, NAMES, FabricConfig
 from ridgeline.fabric.proof import prove
 from ridgeline.fabric.schedule_types import KINDS, Schedule
-from ridgeline.fabric.schedules import ALGORITHMS, schedule
+from ridgeline.fabric.schedules import ALGORITHMS, BY_HOSTS, schedule
+from ridgeline.fabric.schedules.hierarchical import group_ranks
 from ridgeline.native import FABRIC_OWN_SCHEDULE
 
 NATIVE = "direct"  # built into the engine: every rank reads the data of every other
@@ -44,9 +46,11 @@ class RankProgram:
 
 
 @lru_cache(maxsize=256)
-def make_program(op: str, algorithm: str, ranks: int, rank: int, root: int) -> RankProgram:
-    """The program of a rank in a built-in algorithm."""
-    plan = schedule(op, algorithm, ranks=ranks, root=root)
+def make_program(
+    op: str, algorithm: str, ranks: int, rank: int, root: int, hosts: tuple[str, ...] | None = None
+) -> RankProgram:
+    """The program of a rank in a built-in algorithm; hosts: that of each rank."""
+    plan = schedule(op, algorithm, ranks=ranks, root=root, hosts=hosts)
     return _make_program(plan, rank, algorithm, NAMES.index(algorithm) + 1)
 
 
@@ -58,12 +62,28 @@ def _make_program(plan: Schedule, rank: int, name: str, code: int, schedule_hash
 
 
 class AlgorithmChoice:
-    """The algorithm of each call of one communicator."""
+    """The algorithm of each call of one communicator.
 
-    def __init__(self, config: FabricConfig, ranks: int, is_tuned: bool = True) -> None:
+    hosts  the host of each rank, if they are connected by a network; None: the ranks share memory
+    table  of `tune_hosts` for such ranks: the same on all of them; rows for each op and layout (`describe_layout`)
+    """
+
+    def __init__(
+        self,
+        config: FabricConfig,
+        ranks: int,
+        hosts: Sequence[str] | None = None,
+        table: Mapping[str, Any] | None = None,
+    ) -> None:
         self._configured, self._ranks = config.collective_algorithm, ranks
-        use_table = is_tuned and self._configured == "auto" and ranks > 1  # the table is for ranks of one host
-        self._table = read_tuning().get("choice", {}) if use_table else {}
+        self._hosts = tuple(hosts) if hosts is not None else None
+        if self._configured != "auto" or ranks == 1:
+            self._table: Mapping[str, Any] = {}
+        elif hosts is None:
+            self._table = read_tuning().get("choice", {})
+        else:
+            self._table = table or {}
+        self._key = str(ranks) if hosts is None else describe_layout(hosts)
         self.native_up_to = self._find_native_limit()
         may_be_native = self._configured in ("auto", NATIVE)
         # Operations that always use the native algorithm: at every size, all-reduces up to `native_up_to`.
@@ -94,7 +114,9 @@ class AlgorithmChoice:
                 raise InputError(f"{op}: root is {root}, that of the schedule {requested.root}; give the same.")
             return program
         name = self.get_name(op, requested, nbytes)
-        return None if name == NATIVE else make_program(op, name, self._ranks, rank, root)
+        if name == NATIVE:
+            return None
+        return make_program(op, name, self._ranks, rank, root, self._hosts if name in BY_HOSTS else None)
 
     def prove_own(self, plan: Schedule, rank: int) -> RankProgram:
         """The steps of this rank in a schedule of the caller; raises RidgelineError unless it can be proved."""
@@ -125,8 +147,17 @@ class AlgorithmChoice:
         return NATIVE if name not in ALGORITHMS.get(op, {}) or self._ranks == 1 else name
 
     def _get_rows(self, op: str) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = self._table.get(op, {}).get(str(self._ranks), [])
+        rows: list[dict[str, Any]] = self._table.get(op, {}).get(self._key, [])
         return rows
+
+
+def describe_layout(hosts: Sequence[str]) -> str:
+    """The numbers of ranks of the hosts, in the order in which the hosts appear.
+
+    >>> describe_layout(["a", "a", "b"])
+    '2,1'
+    """
+    return ",".join(str(len(group)) for group in group_ranks(hosts))
 
 
 @dataclass(frozen=True)
@@ -161,7 +192,10 @@ def get_tuning_path() -> Path:
 
 
 def read_tuning() -> dict[str, Any]:
-    """What `tune` saved. choice: op → ranks → rows of (up_to bytes, algorithm); ways: ranks → Thresholds; networks."""
+    """What `tune` saved. choice: op → ranks → rows of (up_to bytes, algorithm); ways: ranks → Thresholds; networks.
+
+    hosts: what `tune_hosts` saved: transport → op → layout → rows.
+    """
     try:
         tuning: dict[str, Any] = json.loads(get_tuning_path().read_text())
     except (OSError, ValueError):

@@ -17,6 +17,7 @@ import numpy as np
 from ridgeline.errors import InputError
 from ridgeline.fabric.communicator import Communicator
 from ridgeline.fabric.config import FabricConfig
+from ridgeline.fabric.host_tuning import choose
 from ridgeline.fabric.launch import spawn
 from ridgeline.fabric.networks import Network
 from ridgeline.fabric.prediction import predict
@@ -98,24 +99,10 @@ def tune(
     network = Network("host", None, 0.0, fastest, curve=curve)
     plan = schedule("all_reduce", NATIVE, ranks=ranks)
     errors = [PredictionError(n, slowest[NATIVE][n], predict(plan, network=network, nbytes=n).seconds) for n in between]
-    result = TuningResult(ranks, slowest, _choose_algorithms(slowest, sizes), thresholds, network, errors)
+    result = TuningResult(ranks, slowest, choose(slowest, sizes), thresholds, network, errors)
     if keep:
         _save(result)
     return result
-
-
-def _choose_algorithms(seconds: dict[str, dict[int, float]], sizes: Sequence[int]) -> list[dict[str, Any]]:
-    """Rows of (up_to bytes, algorithm); the native algorithm unless another is clearly faster."""
-    rows: list[dict[str, Any]] = []
-    for n, after in zip(sizes, [*sizes[1:], None], strict=True):
-        best = min(seconds, key=lambda a: seconds[a][n])
-        name = best if seconds[best][n] < 0.9 * seconds[NATIVE][n] else NATIVE
-        up_to = int((n * after) ** 0.5) if after else 1 << 62
-        if rows and rows[-1]["algorithm"] == name:
-            rows[-1]["up_to"] = up_to
-        else:
-            rows.append({"up_to": up_to, "algorithm": name})
-    return [] if all(row["algorithm"] == NATIVE for row in rows) else rows
 
 
 def _measure_algorithms(

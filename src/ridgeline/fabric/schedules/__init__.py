@@ -6,7 +6,7 @@ To add one: write a file with `write(op, ranks, chunks, nodes, root) -> (pieces,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from ridgeline.fabric.networks import Network, load_network
 from ridgeline.fabric.schedule_types import Programs, Schedule, WriteRounds
 from ridgeline.fabric.schedules import chain, direct, hierarchical, rabenseifner, recursive_doubling, ring, tree
 
-Write = Callable[[str, int, int, int, int], tuple[int, WriteRounds]]
+Write = Callable[..., tuple[int, WriteRounds]]
 
 # op -> algorithm -> (function that writes it, default chunks per block)
 ALGORITHMS: dict[str, dict[str, tuple[Write, int]]] = {
@@ -26,6 +26,8 @@ ALGORITHMS: dict[str, dict[str, tuple[Write, int]]] = {
         "recursive_doubling": (recursive_doubling.write, 1),
         "rabenseifner": (rabenseifner.write, 1),
         "hierarchical": (hierarchical.write, 1),
+        "leader_ring": (hierarchical.write_leader_ring, 1),
+        "leader_tree": (hierarchical.write_leader_tree, 8),
         "direct": (direct.write, 1),
     },
     "all_gather": {
@@ -34,9 +36,15 @@ ALGORITHMS: dict[str, dict[str, tuple[Write, int]]] = {
         "direct": (direct.write, 1),
     },
     "reduce_scatter": {"ring": (ring.write, 1), "direct": (direct.write, 1)},
-    "broadcast": {"tree": (tree.write, 4), "chain": (chain.write, 8), "direct": (direct.write, 1)},
-    "reduce": {"tree": (tree.write, 4)},
+    "broadcast": {
+        "tree": (tree.write, 4),
+        "chain": (chain.write, 8),
+        "leader_tree": (hierarchical.write_leader_tree, 4),
+        "direct": (direct.write, 1),
+    },
+    "reduce": {"tree": (tree.write, 4), "leader_tree": (hierarchical.write_leader_tree, 4)},
 }
+BY_HOSTS = ("hierarchical", "leader_ring", "leader_tree")  # these depend on which ranks share a host
 
 
 def schedule(
@@ -46,6 +54,7 @@ def schedule(
     ranks: int,
     chunks: int | None = None,
     nodes: int | None = None,
+    hosts: Sequence[int | str] | None = None,
     root: int = 0,
     channels: int | None = None,
     network: str | Path | Mapping[str, Any] | Network | None = None,
@@ -55,8 +64,9 @@ def schedule(
     op         a key of `ALGORITHMS`, such as "all_reduce"
     algorithm  its algorithm, such as "ring"
     chunks     pieces of each block, sent one after the other; None: the default of the algorithm
-    nodes      machines with an equal number of ranks each (for "hierarchical" and channels); None: from `network`, else
+    nodes      machines with an equal number of ranks each (for `BY_HOSTS` and channels); None: from `network`, else
                chosen from `ranks`
+    hosts      instead of `nodes`, the name or number of the host of each rank, in any order and number
     root       the rank where a broadcast starts, or a reduce ends
     channels   rings at once, each leaves a node through another rank (for "ring"); None: one for each adapter of a node
                of `network`, else 1
@@ -82,9 +92,11 @@ def schedule(
         raise InputError(f"root is {root}; it must be one of the ranks 0 to {ranks - 1}.")
     if nodes is not None and (nodes < 1 or ranks % nodes):
         raise InputError(f"{ranks} ranks cannot be spread evenly over {nodes} nodes; choose a divisor.")
+    if hosts is not None and (len(hosts) != ranks or nodes is not None):
+        raise InputError(f"hosts names {len(hosts)} hosts for {ranks} ranks; give one for each rank, and no nodes.")
     if channels is not None and (channels < 1 or (channels > 1 and algorithm != "ring")):
         raise InputError(f"channels is {channels} for {algorithm}; a ring has 1 or more, other algorithms have 1.")
-    if network is not None:
+    if network is not None and hosts is None:
         loaded = load_network(network)
         full_nodes = loaded.count_nodes(ranks)
         if algorithm == "ring" and channels is None and full_nodes is not None and full_nodes > 1:
@@ -94,6 +106,11 @@ def schedule(
     write, default_chunks = ALGORITHMS[op][algorithm]
     if channels > 1:
         write = partial(ring.write, channels=channels)
+    if hosts is not None:
+        groups = hierarchical.group_ranks(hosts)
+        nodes = len(groups) if ranks % len(groups) == 0 else 1
+        if algorithm in BY_HOSTS:
+            write = partial(write, groups=groups)
     nodes = nodes or _choose_nodes(ranks)
     pieces, write_rounds = write(op, ranks, chunks or default_chunks, nodes, root)
     return Schedule(op, algorithm, ranks, pieces, nodes, root, Programs(ranks, write_rounds), channels)
