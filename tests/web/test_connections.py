@@ -66,6 +66,31 @@ def test_connections_use_a_part_of_the_descriptors(monkeypatch):
     assert [connections.get_connection_limit(most) for most in (4_096, 20)] == [2_500, 20]
 
 
+def test_all_listeners_together_use_half_of_the_descriptors(monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 1024))
+    most = []
+    with ExitStack() as stack:
+        for _ in range(5):
+            stack.enter_context(connections.count_listener())
+            most.append(connections.get_connection_limit())
+    assert most == [256, 256, 170, 128, 102]
+    assert connections.get_connection_limit() == 256
+
+
+def test_a_server_closes_connections_when_other_listeners_open(monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (80, 80))
+    with ExitStack() as stack, run_in_background(create_app([])) as url:
+        address = ("127.0.0.1", httpx.URL(url).port)
+        clients = [stack.enter_context(socket.create_connection(address, 30)) for _ in range(20)]
+        assert httpx.get(f"{url}/healthz", **CLIENT).status_code == 200
+        assert sum(map(is_closed, clients)) <= 1
+        for _ in range(3):  # four listeners with ten connections each
+            stack.enter_context(connections.count_listener())
+        clients.append(stack.enter_context(socket.create_connection(address, 30)))
+        assert wait_until(lambda: sum(map(is_closed, clients)) >= 11)
+        assert not is_closed(clients[-1])
+
+
 def test_a_head_that_does_not_end_is_cut_off_and_a_request_in_progress_is_not(monkeypatch):
     monkeypatch.setattr(connections, "HEAD_S", 0.3)
     reached = []

@@ -57,6 +57,9 @@ if TYPE_CHECKING:
     from ridgeline.web.chart import (
         draw_samples as draw_samples,
     )
+    from ridgeline.web.connections import ACCEPT_AT_ONCE as ACCEPT_AT_ONCE
+    from ridgeline.web.connections import Listener as Listener
+    from ridgeline.web.connections import count_listener as count_listener
     from ridgeline.web.connections import get_connection_limit as get_connection_limit
     from ridgeline.web.markup import check_link as check_link
     from ridgeline.web.markup import dump_script_json as dump_script_json
@@ -98,7 +101,7 @@ __getattr__, __dir__, __all__ = attach(
             "draw_roofline",
             "draw_samples",
         ],
-        "connections": ["get_connection_limit"],
+        "connections": ["ACCEPT_AT_ONCE", "Listener", "count_listener", "get_connection_limit"],
         "middleware": ["App"],
         "markup": ["check_link", "dump_script_json", "make_element"],
         "number_format": ["format_bytes", "format_si"],

@@ -2,9 +2,10 @@
 And the short way for plain requests (plain_requests.py), beside that of the HTTP library.
 
 A client that opens connections and sends nothing would otherwise use up the descriptors of the process, and everything
-else in it (a log, a file that is followed) would fail on "too many open files". So connections get at most a quarter of
-the descriptors. A new connection beyond the limit replaces the oldest one that has no request in progress; a client
-that sends its request at once is served even while others only connect.
+else in it (a log, a file that is followed) would fail on "too many open files". So the connections of a listener get at
+most a quarter of the descriptors, and those of all listeners of the process together at most half. A new connection
+beyond the limit replaces the oldest one that has no request in progress; a client that sends its request at once is
+served even while others only connect.
 """
 
 from __future__ import annotations
@@ -12,7 +13,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import resource
+import socket
+import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from ridgeline.web.middleware import SECURITY_HEADERS
@@ -27,20 +32,68 @@ MOST_CONNECTIONS = 512
 HEAD_S = 10.0  # until the head of a request is complete
 REST_BYTES = 64 << 10  # that a client may send before it has the answer to what it sent before
 READ_BYTES = 64 << 10  # of an answer, at least, that a client reads in HEAD_S seconds
-SHARE = 4  # connections use at most 1/SHARE of the descriptors that the process may open
+SHARE = 4  # connections to a listener use at most 1/SHARE of the descriptors that the process may open
+SHARE_OF_ALL = 2  # and those to all listeners together 1/SHARE_OF_ALL
+ACCEPT_AT_ONCE = 16  # connections that asyncio accepts before it looks at any of them: no limit counts these
 _REPEATS, _PERIOD_S = 5, 60.0  # a message is logged this often in a period
+_listeners: list[object] = []  # those of this process
+_mutex = threading.Lock()
 _LOGGERS = ("asyncio", "uvicorn.error", "ridgeline.web.middleware")  # a client can make them write
 
 
 def get_connection_limit(most: int | None = None) -> int:
-    """Return the most connections that the server keeps open; `most` is at most that number (default: 512)."""
+    """Return the most connections that a listener keeps open now; `most` is at most that number (default: 512)."""
     most = MOST_CONNECTIONS if most is None else most
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return min(most, max(4, descriptors // SHARE)) if descriptors > 0 else most
+    shares = max(SHARE, SHARE_OF_ALL * len(_listeners))
+    return min(most, max(4, descriptors // shares)) if descriptors > 0 else most
 
 
-def make_protocol(limit: int, head_s: float, app: App) -> type[H11Protocol]:
-    """Return uvicorn's HTTP protocol with at most `limit` connections and `head_s` seconds for the head."""
+class Listener(socket.socket):
+    """A listening socket that counts connections before their TLS handshake.
+
+    asyncio shows a TLS connection only after its handshake. Beyond `get_most_handshakes()` the oldest connection that
+    has not been passed to `accept_handshake` is shut down.
+    """
+
+    def __init__(self, sock: socket.socket, get_most_handshakes: Callable[[], int] | None = None) -> None:
+        super().__init__(fileno=sock.detach())
+        self._get_most = get_most_handshakes
+        self._handshakes: dict[int, socket.socket] = {}  # by descriptor, the oldest first
+
+    def listen(self, backlog: int = 0) -> None:
+        """Leave the queue of the kernel as it is; asyncio would make it as long as what it accepts at once."""
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        connection, address = super().accept()
+        if self._get_most is not None:
+            self._handshakes.pop(connection.fileno(), None)  # it was closed, and its descriptor is used again
+            while len(self._handshakes) >= self._get_most():
+                with suppress(OSError):  # it is closed already
+                    self._handshakes.pop(next(iter(self._handshakes))).shutdown(socket.SHUT_RDWR)
+            self._handshakes[connection.fileno()] = connection
+        return connection, address
+
+    def accept_handshake(self, connection: asyncio.BaseTransport) -> None:
+        """Count a connection no longer: its handshake is complete."""
+        self._handshakes.pop(connection.get_extra_info("socket").fileno(), None)
+
+
+@contextmanager
+def count_listener() -> Iterator[None]:
+    """Count one more listener while the block runs: listeners share the descriptors for connections."""
+    listener = object()
+    with _mutex:
+        _listeners.append(listener)
+    try:
+        yield
+    finally:
+        with _mutex:
+            _listeners.remove(listener)
+
+
+def make_protocol(most: int | None, head_s: float, app: App) -> type[H11Protocol]:
+    """Return uvicorn's HTTP protocol with at most `most` connections and `head_s` seconds for the head."""
     import h11
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -55,7 +108,8 @@ def make_protocol(limit: int, head_s: float, app: App) -> type[H11Protocol]:
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
             self._set_idle()
-            if len(self.connections) > limit:
+            # Several, if another listener has opened and the limit is lower now.
+            for _ in range(len(self.connections) - get_connection_limit(most)):
                 (next(iter(idle)) if idle else self)._drop()
 
         plain: PlainRequest | None = None  # that is not answered yet; its body may be missing

@@ -137,17 +137,16 @@ def serve(
     """Serve until Ctrl-C or SIGTERM, then answer the requests in progress for at most `drain_s` seconds.
 
     Port 0 picks a free one; `announce` gets a line with the address and a generated token. At most `max_connections`
-    (default: 512) are open at a time, and at most a quarter of the files that the process may open. A connection stays
-    open for another request for `keep_alive_s` seconds.
+    (default: 512) are open at a time, and at most a quarter of the files that the process may open (of all listeners
+    together: half). A connection stays open for another request for `keep_alive_s` seconds.
 
     `listener` is a socket of `open_listener` that other processes accept connections from, too; `port` is not used.
     """
-    shared = None if listener is None else _SharedListener(fileno=listener.detach())
-    server, listener, url = _prepare_server(app, host, port, drain_s, max_connections, keep_alive_s, shared)
+    server, listener, url = _prepare_server(app, host, port, drain_s, max_connections, keep_alive_s, listener)
     query = f"?token={app.rules.token}" if app.token_is_new else ""
     # uvicorn shuts down in order before it raises KeyboardInterrupt, or SIGTERM again; for a server both are the normal
     # end.
-    with listener, _handle_sigterm(server), suppress(KeyboardInterrupt):
+    with listener, connections.count_listener(), _handle_sigterm(server), suppress(KeyboardInterrupt):
         announce(f"Serving on {url}/{query} (Ctrl-C stops it)")
         server.run(sockets=[listener])
 
@@ -170,30 +169,24 @@ def open_listener(host: str, port: int) -> tuple[socket.socket, str]:
     return listener, f"http://{url_host}:{listener.getsockname()[1]}"
 
 
-class _SharedListener(socket.socket):
-    """A listening socket that several processes accept connections from."""
-
-    def listen(self, backlog: int = 0) -> None:
-        """Leave the queue of all processes as it is; asyncio would make it as long as `backlog`."""
-
-
 @contextmanager
 def run_in_background(app: App, *, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
     """Run the server in a thread while the block runs; yield its address."""
     server, listener, url = _prepare_server(app, host, port)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-    thread.start()
-    try:
-        deadline = time.monotonic() + _START_S
-        while not server.started:
-            if not thread.is_alive() or time.monotonic() > deadline:
-                raise RidgelineError("the web server did not start; its log says why.")
-            time.sleep(0.005)
-        yield url
-    finally:
-        server.should_exit = True
-        thread.join(_START_S)
-        listener.close()
+    with connections.count_listener():
+        thread.start()
+        try:
+            deadline = time.monotonic() + _START_S
+            while not server.started:
+                if not thread.is_alive() or time.monotonic() > deadline:
+                    raise RidgelineError("the web server did not start; its log says why.")
+                time.sleep(0.005)
+            yield url
+        finally:
+            server.should_exit = True
+            thread.join(_START_S)
+            listener.close()
 
 
 @contextmanager
@@ -216,7 +209,7 @@ def _prepare_server(
     drain_s: float = 3.0,
     max_connections: int | None = None,
     keep_alive_s: float = 5.0,
-    shared: _SharedListener | None = None,
+    shared: socket.socket | None = None,
 ) -> tuple[uvicorn.Server, socket.socket, str]:
     try:
         import uvicorn
@@ -224,15 +217,14 @@ def _prepare_server(
         raise MissingExtra("the web server", "serve") from None
     check_address(host, port, app.rules.token, public=app.rules.public)
     listener, url = (shared, "") if shared is not None else open_listener(host, port)
-    limit = connections.get_connection_limit(max_connections)
     connections.limit_log_lines()
     reachable = replace(app, rules=replace(app.rules, hosts=app.rules.hosts | {host.lower()}))
     config = uvicorn.Config(
         reachable,
-        http=connections.make_protocol(limit, connections.HEAD_S, reachable),
-        # asyncio accepts as many at once, before any limit can act. Of a shared socket it takes one at a time, so that
-        # each connection goes to a process that is idle.
-        backlog=1 if shared is not None else min(128, limit),
+        http=connections.make_protocol(max_connections, connections.HEAD_S, reachable),
+        loop="asyncio",  # uvloop accepts by itself, not by `Listener`
+        # Of a shared socket asyncio accepts one connection at a time, so that each goes to a process that is idle.
+        backlog=1 if shared is not None else connections.ACCEPT_AT_ONCE,
         ws="none",
         lifespan="on",
         log_config=None,
@@ -243,7 +235,7 @@ def _prepare_server(
         timeout_keep_alive=math.ceil(keep_alive_s),
         timeout_graceful_shutdown=math.ceil(drain_s),
     )
-    return uvicorn.Server(config), listener, url
+    return uvicorn.Server(config), connections.Listener(listener), url
 
 
 def _is_loopback(host: str) -> bool:

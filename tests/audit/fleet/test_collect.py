@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import shutil
+import socket
 import threading
 import time
+from contextlib import ExitStack
 
 import pytest
 from tests.audit.conftest import events
@@ -201,6 +203,17 @@ def test_strangers_other_keys_and_other_collectors_are_refused(tmp_path, fleet, 
             forward(tmp_path / "twin", collector)
         assert sorted(path.name for path in fleet.iterdir() if "+" in path.name) == []
     assert sorted(list_alerts(fleet)) == [("stranger", "stranger.test/x"), ("two_keys", ORIGIN)]
+
+
+def test_strangers_who_only_connect_replace_each_other_and_keep_no_host_out(tmp_path, fleet, host, monkeypatch, caplog):
+    monkeypatch.setattr("ridgeline.web.get_connection_limit", lambda most=None: 4)
+    with ExitStack() as stack, collecting(fleet, host) as collector:
+        address = ("127.0.0.1", collector.port)
+        strangers = [stack.enter_context(socket.create_connection(address, 30)) for _ in range(20)]
+        assert all(stranger.recv(1) == b"" for stranger in strangers[:16])  # they never began a handshake
+        assert forward(tmp_path / "h", collector) == 700
+    assert caplog.text == ""
+    assert list_alerts(fleet) == []
 
 
 def test_a_silent_host_is_an_alert_until_it_is_back(tmp_path, fleet, host):

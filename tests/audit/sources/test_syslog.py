@@ -212,6 +212,27 @@ def test_strangers_who_only_connect_do_not_keep_messages_out(monkeypatch, caplog
     assert not source._known
 
 
+def test_strangers_who_never_finish_a_tls_handshake_take_few_descriptors(certificates, monkeypatch, caplog, capsys):
+    monkeypatch.setattr("ridgeline.web.get_connection_limit", lambda: 4)
+    source, lines = listen_tls(certificates), []
+
+    def act():
+        for _ in range(40):
+            lines.append(socket.create_connection(("127.0.0.1", source.port), 30))
+        assert all(stranger.recv(1) == b"" for stranger in lines[:36])  # closed for the later ones
+        with connect_tls(certificates, source.port) as line:
+            line.sendall(MESSAGE + b"\n")
+
+    try:
+        events, dropped = run_in_thread(receive(source, act, 1))
+    finally:
+        for line in lines:
+            line.close()
+    assert [event["attributes"]["message"] for event in events] == ["su root failed"]
+    assert dropped == 0
+    assert capsys.readouterr().err == caplog.text == ""  # asyncio prints no error
+
+
 def test_the_buffer_is_bounded_in_bytes(monkeypatch):
     monkeypatch.setattr(syslog, "MOST_BYTES", 1000)
     source = Syslog("udp:127.0.0.1:0")

@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ridgeline import web
 from ridgeline.audit.fleet import channel
 from ridgeline.audit.fleet.alerts import BACK, START, STOP, FleetAlerts, read_silent
 from ridgeline.audit.fleet.channel import BadFrame, Header
@@ -47,7 +48,7 @@ GREETING_S = 10.0  # for TLS and the proof of the key
 IDLE_S = 300.0  # a connection without a frame is closed
 CLOCK_S = 60.0  # jumps of a host's clock below this are no alert
 FUTURE_S = 600.0  # an event may be this far ahead of the collector's clock
-_MOST_GREETINGS = 256  # connections that have not proved a key yet
+_MOST_GREETINGS = 1024  # connections that have not proved a key yet, if there are descriptors for them
 _MOST_HASHES = 64
 _TIME = re.compile(rb'"time":"(\d{1,19})"\}$')
 
@@ -101,7 +102,7 @@ class Collector:
             origin: Host(self._copies.by_origin[origin], now, origin in was_silent) for origin in self._trusted
         }
         self._pending: list[tuple[ReceivedBatch, Callable[[], None], asyncio.Future[None]]] = []
-        self._greetings = 0
+        self._greeting: dict[asyncio.StreamWriter, None] = {}  # connections that have not proved a key yet
         self._clock = time.time() - time.monotonic()  # so that a jump of our own clock is nobody else's
         self.port = 0  # the port in use, once it listens
         self.taken = 0  # entries since the start
@@ -118,19 +119,20 @@ class Collector:
         self._sessions: set[asyncio.Task[None]] = set()
         _allow_connections()
         try:
-            listener = _listen(host, port)
+            self._listener = listener = _listen(host, port)
             self.port = listener.getsockname()[1]
             server = await asyncio.start_server(
                 self._accept,
                 sock=listener,
                 ssl=channel.make_server_context(self._copies.signer),
                 ssl_handshake_timeout=GREETING_S,
-                backlog=1024,
+                backlog=web.ACCEPT_AT_ONCE,
             )
             await asyncio.to_thread(self._alerts.record, START, None, {"origins": len(self._trusted)})
             announce(f"{host}:{self.port}")
             async with server:
-                await self._run_loops(stop)
+                with web.count_listener():
+                    await self._run_loops(stop)
                 server.close()
             await asyncio.to_thread(self._alerts.record, STOP, None, {"taken": self.taken})
         finally:
@@ -156,9 +158,13 @@ class Collector:
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
-        if task is None or self._greetings >= _MOST_GREETINGS:
-            writer.transport.abort()
-            return
+        assert task is not None  # noqa: S101
+        self._listener.accept_handshake(writer.transport)
+        while len(self._greeting) >= _count_greetings():  # strangers who only connect replace each other
+            oldest = next(iter(self._greeting))
+            del self._greeting[oldest]
+            oldest.transport.abort()
+        self._greeting[writer] = None
         self._sessions.add(task)
         try:
             with suppress(OSError, ssl.SSLError, asyncio.IncompleteReadError, BadFrame, TimeoutError):
@@ -167,6 +173,7 @@ class Collector:
             pass  # a newer connection of this host, or the end of the collector
         finally:
             self._sessions.discard(task)
+            self._greeting.pop(writer, None)
             writer.transport.abort() if task.cancelling() else writer.close()
 
     async def _serve(
@@ -178,12 +185,9 @@ class Collector:
 
         origin = "?"
         try:
-            self._greetings += 1
-            try:
-                async with asyncio.timeout(GREETING_S):
-                    origin = (await self._greet(reader, send)).name
-            finally:
-                self._greetings -= 1
+            async with asyncio.timeout(GREETING_S):
+                origin = (await self._greet(reader, send)).name
+            self._greeting.pop(writer, None)
             host = self._hosts[origin]
             if host.session is not None:
                 host.session.cancel()  # the host has connected anew: its old connection is dead
@@ -431,13 +435,17 @@ def collect(
     return collector
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def _listen(host: str, port: int) -> web.Listener:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server(
-            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=1024
-        )
+        return web.Listener(socket.create_server((host, port), family=family, backlog=1024), _count_greetings)
     except OSError as error:
         raise InputError(f"--listen {host}:{port} cannot be listened on: {error.strerror or error}.") from None
+
+
+def _count_greetings() -> int:
+    """Return the most connections in their TLS handshake, and the most that have not proved a key after it."""
+    return web.get_connection_limit(_MOST_GREETINGS)
 
 
 def _allow_connections() -> None:

@@ -4,8 +4,9 @@
 
 Over TCP and TLS (RFC 5425) a message is a line, or has its length before it (RFC 6587); both wait for the log. With a
 file of authorities, TLS takes only senders that have a certificate of one of them. UDP and unix sockets do
-not: messages beyond a limit are dropped and counted. TCP connections use at most a quarter of the process's
-descriptors: a new one replaces the oldest that has sent no message, else the one that has been silent for longest.
+not: messages beyond a limit are dropped and counted. TCP connections use at most a quarter of the process's descriptors
+(those of all listeners together: half): a new one replaces the oldest that has sent no message, else the one that has
+been silent for longest. Connections in their TLS handshake are a fourth more at most.
 Without such a file senders are not authenticated, so listen on trusted networks only.
 """
 
@@ -20,7 +21,7 @@ import stat
 import time
 from collections import deque
 from collections.abc import AsyncGenerator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -115,9 +116,13 @@ class Syslog:
         self._more.set()
 
     async def batches(self, position: Position | None) -> AsyncGenerator[Batch, None]:
+        counted = ExitStack()
+        if self._kind in ("tcp", "tls"):
+            counted.enter_context(web.count_listener())
         try:
             listener = await self._listen()
         except (OSError, OverflowError) as error:
+            counted.close()
             raise InputError(f"--syslog '{self._address}' cannot be listened on: {error}.") from None
         try:
             yield Batch([])  # it listens
@@ -136,6 +141,7 @@ class Syslog:
                     return
         finally:
             listener.close()
+            counted.close()
             await self._close_connections()
             if self._kind == "unix":
                 self._path.unlink(missing_ok=True)
@@ -143,11 +149,16 @@ class Syslog:
     async def _listen(self) -> asyncio.BaseTransport | asyncio.Server:
         loop = asyncio.get_running_loop()
         if self._kind in ("tcp", "tls"):
-            handshake_s = _HANDSHAKE_S if self._tls is not None else None
+            self._listener = await asyncio.to_thread(self._bind)
+            # asyncio accepts that many connections before any is counted
             server = await asyncio.start_server(
-                self._read_stream, self._host, self._port, limit=LONGEST, ssl=self._tls,
-                ssl_handshake_timeout=handshake_s,
-            )  # fmt: skip
+                self._read_stream,
+                sock=self._listener,
+                limit=LONGEST,
+                backlog=web.ACCEPT_AT_ONCE,
+                ssl=self._tls,
+                ssl_handshake_timeout=_HANDSHAKE_S if self._tls is not None else None,
+            )
             self.port = server.sockets[0].getsockname()[1]
             return server
         if self._kind == "udp":
@@ -170,6 +181,13 @@ class Syslog:
         transport, _ = await loop.create_datagram_endpoint(lambda: _Receiver(self), sock=receiver)
         return transport
 
+    def _bind(self) -> web.Listener:
+        places = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+        family, _, _, _, address = min(places, key=lambda place: place[0] != socket.AF_INET)  # a name may have both
+        listener = socket.create_server(address[:2], family=family, backlog=128)
+        listener.setblocking(False)
+        return web.Listener(listener, _count_handshakes if self._tls is not None else None)
+
     def take(self, message: bytes) -> None:
         """Buffer a message of a socket that does not wait, or count it as dropped."""
         if self._is_full():
@@ -184,7 +202,7 @@ class Syslog:
 
     def _add_connection(self, writer: asyncio.StreamWriter) -> None:
         """Keep a connection; close another one if there are too many."""
-        if len(self._new) + len(self._known) >= web.get_connection_limit():
+        while len(self._new) + len(self._known) >= web.get_connection_limit():
             idle = self._new or self._known
             silent = next(iter(idle))
             del idle[silent]
@@ -193,6 +211,7 @@ class Syslog:
 
     async def _read_stream(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Buffer the messages of one TCP connection; wait while the buffer is full."""
+        self._listener.accept_handshake(writer.transport)
         self._add_connection(writer)
         reading = asyncio.current_task()
         assert reading is not None  # noqa: S101
@@ -233,6 +252,10 @@ class Syslog:
     def _forget_connection(self, writer: asyncio.StreamWriter) -> None:
         self._new.pop(writer, None)
         self._known.pop(writer, None)
+
+
+def _count_handshakes() -> int:
+    return max(4, web.get_connection_limit() // 4)
 
 
 class _Receiver(asyncio.DatagramProtocol):
