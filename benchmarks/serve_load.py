@@ -32,6 +32,7 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -141,12 +142,19 @@ class InProcess:
         import ridgeline
 
         self._texts = texts
-        self._embedder = ridgeline.Embedder(options.model, device=options.device, dtype=options.dtype)
+        load = partial(ridgeline.Embedder, options.model, device=options.device, dtype=options.dtype)
+        try:
+            self._embedder = load(batch_invariant="--any-bits" not in options.serve)
+        except ridgeline.InputError:  # this device cannot promise it
+            self._embedder = load()
         self.vectors = self._embedder.encode(texts)
         is_gpu = self._embedder.device.startswith("cuda")
         self._many, self._calls = (texts * 16, 200) if is_gpu else (texts[:256], 30)
         tokens = np.mean(np.diff(self._embedder.tokenize(texts).offsets))
-        self.description = f"{self._embedder} · {os.cpu_count()} CPUs · {tokens:.1f} tokens per text"
+        self.description = (
+            f"{self._embedder} · batch_invariant {self._embedder.batch_invariant} · {os.cpu_count()} CPUs · "
+            f"{tokens:.1f} tokens per text"
+        )
 
     def measure(self) -> dict[str, Any]:
         def measure_rate(texts: list[str]) -> float:

@@ -203,6 +203,24 @@ def test_metrics_count_requests_texts_tokens_and_batches(folder):
     assert "# TYPE ridgeline_serve_queue_tokens gauge" in text
 
 
+def test_a_device_that_cannot_promise_the_same_bits_serves_without_the_promise(folder, monkeypatch):
+    from ridgeline.embed import Embedder
+    from ridgeline.serve import served_model
+
+    def load(*words, batch_invariant=False, **options):
+        if batch_invariant:
+            raise InputError("batch_invariant is not available here.")
+        return Embedder(*words, **options)
+
+    for settings, promised in (({}, True), ({"batch_invariant": False}, False)):
+        with run_server([folder], wait=False, **settings) as (client, _):
+            assert client.get("/info").json()["models"][0]["batch_invariant"] is promised
+    monkeypatch.setattr(served_model, "Embedder", load)
+    with run_server([folder]) as (client, _):
+        assert client.get("/info").json()["models"][0]["batch_invariant"] is False
+        assert client.post("/v1/embeddings", json={"model": "mini", "input": "a"}).status_code == 200
+
+
 def test_a_token_protects_all_but_readiness(folder):
     with run_server([folder], token=TOKEN) as (client, _), httpx.Client(trust_env=False, timeout=20) as stranger:
         url = str(client.base_url)

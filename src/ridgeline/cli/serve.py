@@ -43,6 +43,14 @@ def serve(
     max_queue: Annotated[
         int, typer.Option(metavar="N", help="Requests without an answer, per model; more get 429 (default: 1024).")
     ] = 1024,
+    batch_invariant: Annotated[
+        bool,
+        typer.Option(
+            "--batch-invariant/--any-bits",
+            help="Give a text the same bits whoever else asks, or compute faster on a GPU, with last bits that depend "
+            "on the batch (default: the same bits).",
+        ),
+    ] = True,
     workers: Annotated[
         int,
         typer.Option(
@@ -85,6 +93,7 @@ def serve(
             dtype=dtype,
             max_batch_tokens=max_batch_tokens,
             max_queue=max_queue,
+            batch_invariant=batch_invariant,
             workers=workers,
             watch=watch,
             announce=lambda line: print(line, flush=True),

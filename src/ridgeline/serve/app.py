@@ -298,6 +298,7 @@ class _Api:
                             "dim": m.dim,
                             "dtype": m.dtype,
                             "device": m.device,
+                            "batch_invariant": m.batch_invariant,
                             "max_input_length": m.max_tokens,
                             "ready": m.ready,
                         }

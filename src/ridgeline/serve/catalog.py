@@ -16,12 +16,16 @@ Kind = TypeVar("Kind", bound=ServedModel)
 
 @dataclass(frozen=True)
 class Settings:
-    """The options of a server that concern its models."""
+    """The options of a server that concern its models.
+
+    batch_invariant  the same bits for a text whoever else asks, where the device can promise it
+    """
 
     device: str = "auto"
     dtype: str = "auto"
     max_batch_tokens: int | None = None
     max_queue: int = MAX_QUEUE
+    batch_invariant: bool = True
 
 
 class AnyIndex(Protocol):

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,15 +26,17 @@ CPU_BATCH_TOKENS = 4096  # some tens of milliseconds: short enough that a new re
 GPU_BATCH_TOKENS = 65_536
 FIRST_TEXT = "a first text"
 
+Loaded = TypeVar("Loaded", Embedder, Reranker)
 FolderState = tuple[tuple[str, int, int, int], ...]
 
 
 class ServedModel:
     """A model behind a batcher.
 
-    name        the name that clients use
-    source      a folder, or the name of a model on this machine
-    max_tokens  tokens of a batch; None: 4,096 on a CPU, 65,536 on a GPU
+    name              the name that clients use
+    source            a folder, or the name of a model on this machine
+    batch_invariant   whether the model promises a text the same bits in any batch
+    max_batch_tokens  tokens of a batch; None: 4,096 on a CPU, 65,536 on a GPU
     """
 
     kind: str
@@ -46,6 +48,7 @@ class ServedModel:
         model: Embedder | Reranker,
         state: FolderState,
         *,
+        batch_invariant: bool,
         max_batch_tokens: int | None = None,
         observe: Callable[[str, BatchSizes], object] = lambda name, sizes: None,
         on_failure: Callable[[BaseException], object] = lambda error: None,
@@ -54,6 +57,7 @@ class ServedModel:
         self.max_batch_tokens = max_batch_tokens or (
             GPU_BATCH_TOKENS if model.device.startswith("cuda") else CPU_BATCH_TOKENS
         )
+        self.batch_invariant = batch_invariant
         self.ready, self.users, self.created = False, 0, int(time.time())
         self._tokenizer: Any = None  # of the library, for the texts of tokens
         self._tokenizer_json = _read_file(model.folder / "tokenizer.json")
@@ -248,16 +252,34 @@ class ServedReranker(ServedModel):
         return scores
 
 
-def load_model(name: str, source: str, *, device: str = "auto", dtype: str = "auto", **settings: Any) -> ServedModel:
-    """Load an embedder or a reranker, whichever the folder holds."""
+def load_model(
+    name: str, source: str, *, device: str = "auto", dtype: str = "auto", batch_invariant: bool = True, **settings: Any
+) -> ServedModel:
+    """Load an embedder or a reranker, whichever the folder holds.
+
+    batch_invariant  ask it for the same bits in any batch; without that promise if the device cannot give it
+    """
     folder = find_model(source).folder
     state = read_folder_state(folder)  # before the files are read: no change is missed
+    options = {"device": device, "dtype": dtype}
     if not _holds_reranker(folder):
-        return ServedEmbedder(name, source, Embedder(source, device=device, dtype=dtype), state, **settings)
-    reranker = Reranker(source, device=device, dtype=dtype)
+        embedder, promised = _load(Embedder, source, options, batch_invariant)
+        return ServedEmbedder(name, source, embedder, state, batch_invariant=promised, **settings)
+    reranker, promised = _load(Reranker, source, options, batch_invariant)
     if reranker.labels != 1:
         raise InputError(f"'{source}' has {reranker.labels} outputs; a reranker that serves has one.")
-    return ServedReranker(name, source, reranker, state, **settings)
+    return ServedReranker(name, source, reranker, state, batch_invariant=promised, **settings)
+
+
+def _load(kind: type[Loaded], source: str, options: dict[str, Any], batch_invariant: bool) -> tuple[Loaded, bool]:
+    """Return the model, and whether it promises the same bits in any batch."""
+    if batch_invariant:
+        try:
+            return kind(source, **options, batch_invariant=True), True
+        except InputError as error:
+            if "batch_invariant" not in str(error):
+                raise
+    return kind(source, **options), False
 
 
 def read_folder_state(folder: Path) -> FolderState:

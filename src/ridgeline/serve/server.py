@@ -31,6 +31,7 @@ def serve(
     dtype: str = "auto",
     max_batch_tokens: int | None = None,
     max_queue: int = MAX_QUEUE,
+    batch_invariant: bool = True,
     workers: int = 1,
     watch: bool = False,
     announce: Callable[[str], object] = print,
@@ -42,6 +43,7 @@ def serve(
     host, port        the address; port 0 takes a free one. An address other than loopback requires a token.
     token             clients send it as "Authorization: Bearer TOKEN"
     max_batch_tokens  tokens of a batch (default: 4,096 on a CPU, 65,536 on a GPU)
+    batch_invariant   the same bits for a text whoever else asks, where the device can promise it
     max_queue         requests without an answer, for one model; more get 429
     workers           processes that do HTTP, JSON and tokenizing, beside one that has the models; 1: a single process
                       does everything
@@ -53,7 +55,7 @@ def serve(
     names = [models] if isinstance(models, str) else list(models)
     folders = [indexes] if isinstance(indexes, str) else list(indexes)
     web.check_address(host, port, token)
-    settings = Settings(device, dtype, max_batch_tokens, max_queue)
+    settings = Settings(device, dtype, max_batch_tokens, max_queue, batch_invariant)
     if workers != 1:
         from ridgeline.serve.supervisor import run
 

@@ -96,6 +96,7 @@ class Service(Catalog[ServedIndex]):
             source,
             device=settings.device,
             dtype=settings.dtype,
+            batch_invariant=settings.batch_invariant,
             max_batch_tokens=settings.max_batch_tokens,
             observe=self.metrics.observe_batch,
             on_failure=lambda error: self._handle_failure(model, error),
