@@ -129,10 +129,7 @@ def test_a_torn_last_line_gives_a_warning_and_the_rest_counts(run_command, runs)
 @pytest.mark.slow
 def test_the_records_of_this_repository_make_a_page_below_four_megabytes(run_command, tmp_path):
     code, out, err = run_command("report", REAL)
-    assert code == 1, "some files hold no records, and each is named"
+    assert (code, err.count("left out: ")) == (0, 0)
     assert "kinds of machine" in out
-    refused = json.loads((tmp_path / "report.json").read_text())["refused"]
-    odd = [file for file in REAL.glob("*.jsonl") if "schema" not in json.loads(file.read_text().splitlines()[0])]
-    assert odd
-    assert len(refused) == err.count("left out: ") == len(odd)
+    assert json.loads((tmp_path / "report.json").read_text())["refused"] == []
     assert all((tmp_path / file).stat().st_size < 4_000_000 for file in FILES)
