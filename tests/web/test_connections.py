@@ -77,6 +77,15 @@ def test_all_listeners_together_use_half_of_the_descriptors(monkeypatch):
     assert connections.get_connection_limit() == 256
 
 
+def test_a_listener_limits_the_messages_that_its_clients_cause(monkeypatch, caplog):
+    logger = logging.getLogger("asyncio")
+    monkeypatch.setattr(logger, "filters", [])
+    with connections.count_listener():
+        for _ in range(50):
+            logger.error("socket.accept() out of system resource\nsocket: 7")
+    assert len(caplog.records) == 5
+
+
 def test_a_server_closes_connections_when_other_listeners_open(monkeypatch):
     monkeypatch.setattr(resource, "getrlimit", lambda _: (80, 80))
     with ExitStack() as stack, run_in_background(create_app([])) as url:

@@ -81,7 +81,11 @@ class Listener(socket.socket):
 
 @contextmanager
 def count_listener() -> Iterator[None]:
-    """Count one more listener while the block runs: listeners share the descriptors for connections."""
+    """Count one more listener while the block runs: listeners share the descriptors for connections.
+
+    Messages that clients of any listener can cause are limited from then on.
+    """
+    limit_log_lines()
     listener = object()
     with _mutex:
         _listeners.append(listener)

@@ -217,7 +217,6 @@ def _prepare_server(
         raise MissingExtra("the web server", "serve") from None
     check_address(host, port, app.rules.token, public=app.rules.public)
     listener, url = (shared, "") if shared is not None else open_listener(host, port)
-    connections.limit_log_lines()
     reachable = replace(app, rules=replace(app.rules, hosts=app.rules.hosts | {host.lower()}))
     config = uvicorn.Config(
         reachable,
