@@ -322,3 +322,54 @@ def test_messages_arrive_whole_however_the_socket_cuts_them(packets, pieces):
         assert (a[2] == b[2]).all()
         assert a[2].flags.writeable
         assert a[2].flags.aligned
+
+
+def test_messages_of_another_thread_arrive_whole_between_those_of_the_loop():
+    from ridgeline.serve.messages import Connection
+
+    count, sent_at_once = 400, 0
+    sizes = [1, 50, 3000, 100_000]  # the last is more than the socket takes at once
+
+    async def scenario():
+        nonlocal sent_at_once
+        got, complete = [], asyncio.Event()
+
+        def receive(_, message):
+            got.append(message)
+            if len(got) == 2 * count:
+                complete.set()
+
+        left, right = socket.socketpair()
+        sender, reader = Connection(lambda *_: None, lambda _: None), Connection(receive, lambda _: None)
+        loop = asyncio.get_running_loop()
+        await loop.create_unix_connection(lambda: sender, sock=left)
+        await loop.create_unix_connection(lambda: reader, sock=right)
+
+        def send_all():
+            nonlocal sent_at_once
+            for n in range(count):
+                message = ("thread", n, np.full(sizes[n % 4], n, np.float32))
+                if sender.send_from_thread(loop, *message):
+                    sent_at_once += 1
+                else:
+                    loop.call_soon_threadsafe(sender.send, *message)
+
+        thread = threading.Thread(target=send_all)
+        thread.start()
+        for n in range(count):
+            sender.send("loop", n, np.full(sizes[n % 3], n, np.float32))
+            await asyncio.sleep(0)
+        await asyncio.wait_for(complete.wait(), 60)
+        thread.join()
+        sender.close()
+        await asyncio.sleep(0.01)
+        assert not sender.send_from_thread(loop, "to nobody")
+        reader.close()
+        return got
+
+    got = run(scenario())
+    for name in ("thread", "loop"):
+        messages = [m for m in got if m[0] == name]
+        assert sorted(m[1] for m in messages) == list(range(count))
+        assert all((m[2] == m[1]).all() and len(m[2]) == sizes[m[1] % (4 if name == "thread" else 3)] for m in messages)
+    assert sent_at_once > 0

@@ -22,6 +22,7 @@ import numpy as np
 from ridgeline.embed import Tokens
 from ridgeline.errors import RidgelineError
 
+SENT_AT_ONCE = 2  # requests of a batch; of more, the event loop sends the results together
 SHARES = 16  # a request with more than this part of a batch is long
 
 # Runs one batch: (output, tokens) → one result per text, in order.
@@ -65,6 +66,8 @@ class Request:
 
     output   what to compute; a batch has one output
     deliver  called once, in the event loop
+    send     called before it with the results, in the thread of the batches, if the batch has few requests: it may send
+             them at once, and returns whether it did
     """
 
     tokens: Tokens
@@ -78,6 +81,8 @@ class Request:
     begin_token: int = 0  # of that text
     missing: int = 0  # texts without a result
     cancelled: bool = False
+    send: Callable[[Sequence[Any]], bool] | None = None
+    was_sent: bool = False
 
 
 _Part = tuple[Request, int, int]  # texts `first` to `end` of a request
@@ -132,10 +137,12 @@ class Batcher:
             if request.missing:
                 self.cancel(request)
 
-    def submit(self, tokens: Tokens, output: str, deliver: Deliver) -> Request:
+    def submit(
+        self, tokens: Tokens, output: str, deliver: Deliver, send: Callable[[Sequence[Any]], bool] | None = None
+    ) -> Request:
         """Queue a request of the running event loop; `deliver` gets its results, unless it is cancelled before."""
         loop, texts = asyncio.get_running_loop(), len(tokens)
-        request = Request(tokens, output, loop, deliver, texts, len(tokens.ids), missing=texts)
+        request = Request(tokens, output, loop, deliver, texts, len(tokens.ids), missing=texts, send=send)
         if not texts:
             loop.call_soon(deliver, [], None)
             return request
@@ -298,6 +305,10 @@ def _join_results(parts: list[Any]) -> Any:
 
 def _answer(requests: list[Request]) -> None:
     """Wake finished requests, with one call per event loop."""
+    if len(requests) <= SENT_AT_ONCE:
+        for request in requests:
+            if request.send is not None and not request.cancelled:
+                request.was_sent = request.send(_join_results(request.results))
     for loop in {request.loop for request in requests}:
         with suppress(RuntimeError):  # the loop is closed: its requests have gone
             loop.call_soon_threadsafe(_set_results, [request for request in requests if request.loop is loop])

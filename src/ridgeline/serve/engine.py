@@ -120,14 +120,20 @@ class Engine:
             if worker.requests.pop(number, None) is None:
                 return  # it was cancelled
             model.users -= 1
+            if request.was_sent:
+                return
             if error is None:
                 connection.send("done", number, results)
             else:
                 self._fail(connection, number, "compute", error)
 
+        def send(results: Sequence[Any]) -> bool:
+            return connection.send_from_thread(loop, "done", number, results)
+
+        loop = asyncio.get_running_loop()
         try:
             self._service.check_queue(model)
-            request = cast(Batcher, model.batcher).submit(Tokens(ids, offsets), output, deliver)
+            request = cast(Batcher, model.batcher).submit(Tokens(ids, offsets), output, deliver, send)
         except RidgelineError as error:
             self._fail(connection, number, "compute", error)
             return

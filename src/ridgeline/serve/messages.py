@@ -16,7 +16,9 @@ An answer with the vectors of 32 texts is 48 KiB: copying it costs less than sha
 from __future__ import annotations
 
 import asyncio
+import os
 import pickle
+import threading
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -38,6 +40,9 @@ class Connection(asyncio.BufferedProtocol):
         self._receive, self._lose = receive, lose
         self._transport: asyncio.Transport | None = None
         self._outgoing: list[tuple[Any, ...]] = []
+        self._unsent: list[Any] = []  # the rest of a packet of `send_from_thread`
+        self._file = -1  # of the socket, for `send_from_thread`: closed only while no thread uses it
+        self._sending = threading.Lock()
         self._stage = bytearray(_STAGE)
         self._filled = 0  # bytes of the stage, or of the packet if there is one
         self._packet: bytearray | None = None  # one that is longer than what the stage has of it
@@ -53,9 +58,34 @@ class Connection(asyncio.BufferedProtocol):
         Its arrays must not change afterwards.
         """
         if self._transport is not None and self.is_open:
-            self._outgoing.append(message)
-            if len(self._outgoing) == 1:
+            with self._sending:
+                self._outgoing.append(message)
+                is_first = len(self._outgoing) == 1
+            if is_first:
                 asyncio.get_running_loop().call_soon(self._flush)
+
+    def send_from_thread(self, loop: asyncio.AbstractEventLoop, *message: Any) -> bool:
+        """Send a message at once from another thread than that of the loop; False if others wait to be sent.
+
+        It saves the time in which the loop wakes up.
+        """
+        with self._sending:
+            transport = self._transport
+            if self._file < 0 or transport is None or transport.is_closing():
+                return False
+            if self._outgoing or self._unsent or transport.get_write_buffer_size():
+                return False
+            content = b"".join(_pack([message]))
+            try:
+                sent = os.write(self._file, content)
+            except BlockingIOError:
+                sent = 0
+            except OSError:  # the other process is gone
+                return False
+            if sent < len(content):
+                self._unsent.append(memoryview(content)[sent:])
+                loop.call_soon_threadsafe(self._flush)
+            return True
 
     def close(self) -> None:
         """Send what is written, then close."""
@@ -64,12 +94,17 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()
 
     def _flush(self) -> None:
-        messages, self._outgoing = self._outgoing, []
-        if messages and self._transport is not None and self.is_open:
-            self._transport.writelines(_pack(messages))
+        with self._sending:
+            messages, self._outgoing = self._outgoing, []
+            parts, self._unsent = self._unsent, []
+            if messages:
+                parts += _pack(messages)
+            if parts and self._transport is not None and self.is_open:
+                self._transport.writelines(parts)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._file = os.dup(transport.get_extra_info("socket").fileno())
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return the memory for the next bytes: the rest of a long packet, or of the stage."""
@@ -102,6 +137,9 @@ class Connection(asyncio.BufferedProtocol):
             self._receive(self, message)
 
     def connection_lost(self, error: Exception | None) -> None:
+        with self._sending:
+            os.close(self._file)
+            self._file = -1
         self._lose(self)
 
 
