@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ridgeline.kernels.search import MAXSIM_PART, score_documents, score_pairs
+from ridgeline.kernels.search import MAX_CANDIDATES, MAXSIM_PART, score_documents, score_pairs, select_tiles
 from ridgeline.search.arrays import Array, Doubles, Flags, Floats, GrowableArray, Integers, wrap_rows
 from ridgeline.search.codecs import ByteCodec, Codec
 from ridgeline.search.metric import compute_norms, compute_slack
@@ -138,7 +138,11 @@ class CudaDocuments:
             scores = torch.zeros((query_count, self.count), device=self.device).index_add_(0, owner, scores)
         if mask is not None:
             scores = scores.masked_fill(~mask, float("-inf"))
-        first, documents = scores.topk(count, dim=1)
+        if count <= MAX_CANDIDATES:
+            documents = select_tiles(scores, count)[0].long()
+            first = scores.gather(1, documents.clamp(min=0)).masked_fill(documents < 0, float("-inf"))
+        else:
+            first, documents = scores.topk(count, dim=1)
         exact = self._score_pairs(parts, part_offsets, torch.where(first > float("-inf"), documents, -1))
         return torch.stack([exact.double(), first.double(), documents.double()])  # one copy to the host
 

@@ -128,7 +128,8 @@ def _score_pairs_kernel(
                 if base is not None:
                     low = tl.load(base + d, mask=d < depth, other=0)
                     x = x * tl.load(step + d, mask=d < depth, other=0)[None, :] + low[None, :]
-                products = tl.dot(q, tl.trans(x), input_precision="ieee")
+                # Three products on the matrix units have the precision of float32.
+                products = tl.dot(q, tl.trans(x), input_precision="tf32x3")
                 best = tl.maximum(best, tl.max(tl.where(inside[None, :], products, NO_SCORE), 1))
             total += tl.sum(best, 0)
     else:

@@ -24,10 +24,10 @@ from ridgeline.kernels.search.top_k import (
     SELECT_WARPS,
     SMALL_COUNT,
     append_selected,
-    bisect_nth_largest,
     choose_capacity,
     decode_group_scores,
     find_nth_largest,
+    find_nth_of_many,
     pack_keys,
     raise_threshold,
     raise_threshold_in_memory,
@@ -38,6 +38,7 @@ from ridgeline.kernels.search.top_k import (
 
 RESCORE_CHUNK = 64  # elements of a row at a time in float64
 RESCORE_ROWS = {64: 32, 512: 64}  # rows at a time in float64; by capacity
+GROUP_ROWS = 8  # rows of a tile whose largest score is compared: more groups than candidates give a higher threshold
 SCORES_BY = {"row": 0, "slot": 1, "tile": 2}
 UNBOUNDED = 0x7FFFFFFF
 MAX_CANDIDATES = LARGE_COUNT
@@ -98,8 +99,8 @@ def rescore_candidates(
             k, candidates, tiles.shape[1], SCORES_BY[scores_by], queries.stride(0),
             0 if rows is None else rows.stride(0), scores.stride(0), 0 if starts is None else starts.stride(0),
             queries.shape[1], tile, capacity, RESCORE_ROWS[capacity],
-            min(RESCORE_CHUNK, triton.next_power_of_2(queries.shape[1])), RANK_BLOCK, metric == "l2",
-            num_warps=SELECT_WARPS[capacity], **NO_FMA,
+            min(RESCORE_CHUNK, triton.next_power_of_2(queries.shape[1])), RANK_BLOCK, min(GROUP_ROWS, tile),
+            metric == "l2", num_warps=SELECT_WARPS[capacity], **NO_FMA,
         )  # fmt: skip
     return values, numbers
 
@@ -162,7 +163,7 @@ def _rescore_candidates_kernel(
     queries, rows, scores, tiles, starts, ends, ids, step, middle, places, bound, error, certified, done, scratch,
     exact_scores, exact_ids, values, numbers, count, k, wanted, width, scores_by, query_stride, row_stride,
     score_stride, start_stride, DEPTH: tl.constexpr, TILE: tl.constexpr, CAPACITY: tl.constexpr, ROWS: tl.constexpr,
-    CHUNK: tl.constexpr, BLOCK: tl.constexpr, L2: tl.constexpr,
+    CHUNK: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr, L2: tl.constexpr,
 ):  # fmt: skip
     query = tl.program_id(0).to(tl.int64)
     if done is not None:  # noqa: SIM102 (one condition would load a null pointer)
@@ -192,8 +193,9 @@ def _rescore_candidates_kernel(
     if scores_by == 2:
         at = tile[:, None] * TILE + local[None, :]
     score = tl.load(scores + at, mask=is_tile[:, None] & (row < end[:, None]), other=float("-inf"))
-    # The maxima of the tiles are scores of different rows, so the best `wanted` rows reach the last one of as many.
-    least = bisect_nth_largest(tl.max(score, 1), tl.minimum(wanted, CAPACITY // 2))
+    # The maxima of groups are scores of different rows, so the best `wanted` rows reach the last one of as many.
+    group_maxima = tl.max(tl.reshape(score, [CAPACITY // 2 * TILE // GROUP, GROUP]), 1)
+    least = find_nth_of_many(group_maxima, tl.minimum(wanted, CAPACITY // 2))
     flat_score = tl.reshape(score, [CAPACITY // 2 * TILE])
     keys = pack_keys(flat_score, tl.reshape(row, [CAPACITY // 2 * TILE]))
     keep = (flat_score >= least) & (flat_score > float("-inf"))
