@@ -233,6 +233,17 @@ def test_strangers_who_never_finish_a_tls_handshake_take_few_descriptors(certifi
     assert capsys.readouterr().err == caplog.text == ""  # asyncio prints no error
 
 
+@pytest.mark.parametrize("kind", ["tcp", "udp"])
+def test_an_address_in_use_is_said_without_a_number(kind):
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM if kind == "tcp" else socket.SOCK_DGRAM) as other:
+        other.bind(("127.0.0.1", 0))
+        if kind == "tcp":
+            other.listen()
+        source = Syslog(f"{kind}:127.0.0.1:{other.getsockname()[1]}")
+        with pytest.raises(InputError, match=r"cannot be listened on: address already in use\.$"):
+            run_in_thread(receive(source, lambda: None, 0))
+
+
 def test_the_buffer_is_bounded_in_bytes(monkeypatch):
     monkeypatch.setattr(syslog, "MOST_BYTES", 1000)
     source = Syslog("udp:127.0.0.1:0")

@@ -123,7 +123,7 @@ class Syslog:
             listener = await self._listen()
         except (OSError, OverflowError) as error:
             counted.close()
-            raise InputError(f"--syslog '{self._address}' cannot be listened on: {error}.") from None
+            raise InputError(f"--syslog '{self._address}' cannot be listened on: {_explain_address(error)}.") from None
         try:
             yield Batch([])  # it listens
             while True:
@@ -252,6 +252,11 @@ class Syslog:
     def _forget_connection(self, writer: asyncio.StreamWriter) -> None:
         self._new.pop(writer, None)
         self._known.pop(writer, None)
+
+
+def _explain_address(error: Exception) -> str:
+    number = getattr(error, "errno", None) or 0
+    return os.strerror(number).lower() if number > 0 else str(getattr(error, "strerror", None) or error).lower()
 
 
 def _count_handshakes() -> int:
