@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 
 import pytest
@@ -62,6 +63,7 @@ def test_a_value_under_a_telling_name_is_hidden_however_deep(around, name, befor
         f"useradd -m -p {SECRET} ann",
         f"login otp={SECRET} ok",
         f"totp={SECRET}",
+        f'{{"otp": "{SECRET}"}}',
         f'{{"token": "{SECRET}", "n": 1}}',
         f"PASSWORD: '{SECRET}'",
         f"Authorization: Bearer {SECRET}",
@@ -87,6 +89,11 @@ def test_a_secret_in_a_line_is_hidden_and_the_rest_stays(text):
     redacted = redact.text(text)
     assert SECRET not in redacted
     assert HIDDEN in redacted
+
+
+@pytest.mark.parametrize("text", ["OTP: 482913", "totp:48291375 ok", "npm publish --otp 482913", "login -otp 482913 x"])
+def test_a_one_time_password_of_digits_is_hidden(text):
+    assert redact.text(text) == re.sub(r"\d+", HIDDEN, text)
 
 
 TOKEN = "0123456789abcdefghijklmnopqrstuvwxyz"
@@ -118,6 +125,7 @@ def test_a_token_is_known_by_its_shape(before):
         "tool --no-password here --ask-pass play.yml --password-file x --max-tokens 512",
         "ffmpeg -pass 1 out.mp4",
         "hotplug=1 cpu3",
+        "otp: disabled, OTP: 3 of 5, otp:12:30:00, stop: 123456",
         "docker run -u 1000:1000 image",
         "curl -u ann https://x.example:80/",
         "mysql -p shop",

@@ -30,6 +30,8 @@ _PASS = r"(?:(?<![^\W_])pass|(?-i:(?<=[a-z])Pass))"  # noqa: S105
 _ONE_TIME = r"(?:(?<![^\W_])t?otp|(?-i:(?<=[a-z])(?:Otp|OTP)))"
 # … and in a text only if a value is assigned to it: "PASS: test_login" and "second pass: done" are not passwords.
 _ASSIGNED = r"\s*(?:=>|:=|=|:)\s*"
+# Digits may be a one-time password after a colon, too, and as the value of an option: npm publish --otp 123456.
+_BEFORE_CODE = r"(?:\s*:\s*|(?<=-otp)\s+)(?=\d{4,10}(?!\w))"
 # These follow an option that has no value: words of a sentence about it, another option, or a count.
 _NO_VALUE = r"(?!-|\d(?!\S)|(?:options?|flag|argument|is|are|was|and|or|not|must|may|can|cannot|needs|requires)\b)"
 _QUOTED = r"\"(?:[^\"\\]|\\.)*\"?|'(?:[^'\\]|\\.)*'?"
@@ -116,7 +118,8 @@ class Redaction:
             re.IGNORECASE,
         )
         self._one_time = re.compile(  # apart from the others, which it would slow down
-            rf"(?P<name>{one_time}(?:\s*=(?!=)\s*|[\"']{_ASSIGNED}))(?:{_QUOTED}|[^\s,;)\]}}\"']+)", re.IGNORECASE
+            rf"(?P<name>{one_time}(?:\s*=(?!=)\s*|[\"']{_ASSIGNED}|{_BEFORE_CODE}))(?:{_QUOTED}|[^\s,;)\]}}\"']+)",
+            re.IGNORECASE,
         )
 
     def __call__(self, value: Any, depth: int = 0) -> Any:
