@@ -11,8 +11,9 @@ import time
 
 import pytest
 from tests.fabric import ranks as jobs
+from tests.fabric.chaos import TRANSPORTS
 
-from ridgeline import fabric
+from ridgeline import fabric, native
 
 pytestmark = pytest.mark.ranks
 
@@ -109,3 +110,13 @@ def _is_running(pid: int) -> bool:
             return file.read().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_after_kills_at_random_points_the_others_shrink_and_go_on(transport):
+    if transport.startswith("ucx") and native.find_ucx_problem():
+        pytest.skip(f"needs libucx0: {native.find_ucx_problem()}")
+    command = [sys.executable, "-m", "tests.fabric.chaos", transport, "6", "1"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
