@@ -34,7 +34,7 @@ std::uint64_t stripe(std::uint64_t bytes, int lanes, int k) {
 
 NetworkCollective::NetworkCollective(int me, std::vector<LinkFiles> files, std::uint64_t small_bytes, bool is_crowded, std::shared_ptr<UcxWorker> ucx)
     : links_(me, std::move(files), std::move(ucx)), me_(me), small_(std::min<std::uint64_t>(small_bytes, kInline)), is_crowded_(is_crowded),
-      sent_messages_(links_.size()), received_messages_(links_.size()), waited_ns_(links_.size()),
+      spin_ns_(is_crowded ? kCrowdedSpinNs : kSpinNs), sent_messages_(links_.size()), received_messages_(links_.size()), waited_ns_(links_.size()),
       peer_usage_(std::size_t(links_.size()) * kOps), from_(links_.size()), loops_(reduce_loops(chosen_isa())) {
   for (std::uint32_t parity = 0; parity < 2; ++parity) links_.slot(me_, parity).data.resize(sizeof(CallFrame) + kInline);
   links_.on_failure = [this](int, const FailureFrame &failure) { record(failure); };
@@ -154,7 +154,6 @@ template <class Done, class Missing> void NetworkCollective::wait_until(Done is_
   if (is_done()) return;
   const std::int64_t start_ns = monotonic_ns();
   std::int64_t now = start_ns, moved_ns = start_ns, gone_ns = 0, checked_ns = start_ns;
-  const std::int64_t spin_ns = is_crowded_ ? kCrowdedSpinNs : kSpinNs;
   bool is_long = false;
   int missing = -1, announced = -1;
   for (std::uint32_t round = 0;; ++round) {
@@ -175,7 +174,7 @@ template <class Done, class Missing> void NetworkCollective::wait_until(Done is_
       if (now - checked_ns < kCheckNs) continue;
     }
     if (first_failure_.state.load()) throw Failure{Fault::failed_before, me_};
-    if (!moved && now - moved_ns < spin_ns && now < deadline_) {
+    if (!moved && now - moved_ns < spin_ns_ && now < deadline_) {
       if (is_crowded_) sched_yield();
       continue;
     }
@@ -214,7 +213,10 @@ template <class Done, class Missing> void NetworkCollective::wait_until(Done is_
   }
   if (announced >= 0) announce_wait(-1);
   if (missing < 0) missing = only ? only->rank : -1;
-  if (missing >= 0) waited_ns_[missing] += monotonic_ns() - start_ns;
+  now = monotonic_ns();
+  if (missing >= 0) waited_ns_[missing] += now - start_ns;
+  // Where other processes use the cores, ranks come late, and spinning only takes the core that they wait for.
+  if (!is_crowded_) spin_ns_ = now - start_ns < kSpinNs ? kSpinNs : std::max(kCrowdedSpinNs, spin_ns_ / 2);
 }
 
 bool NetworkCollective::is_inline(const Call &call) const {

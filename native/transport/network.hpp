@@ -80,6 +80,7 @@ private:
   int me_;
   std::uint64_t small_;
   bool is_crowded_;
+  std::int64_t spin_ns_; // that a wait spins before it sleeps: less after waits that spinning did not shorten
   std::uint32_t sequence_ = 0, disputed_ = 0;
   std::vector<std::uint32_t> sent_messages_, received_messages_;
   FirstFailure first_failure_{};
