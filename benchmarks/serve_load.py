@@ -1,13 +1,13 @@
 """Load of many clients on `ridgeline serve`: texts per second, latencies, CPU time, and whether every answer is right.
 
-    python benchmarks/serve_load.py [MODEL] [--device cuda] [--workers 1,4,8,4x1] [--clients 64] [--out FILE]
+    python benchmarks/serve_load.py [MODEL] [--device cuda] [--workers 1,4,4x1,8@4] [--clients 64] [--out FILE]
 
-About 15 seconds for each number of workers; 4x1 is four servers of one process, each with a model of its own. MODEL is
-a folder or a name (default: RIDGELINE_MODEL, else all-MiniLM-L6-v2). The clients are raw sockets in a few processes of
-this machine, with requests that were built before: they cost little CPU time, which is in the table beside that of the
-server. `load` is a closed loop of all clients, each with its own connection; `one` is one client with one text a
-request. A part of the answers is decoded and compared with what the library gives for the same texts. `in process` is
-one call of `Embedder.encode`, before and after.
+About 15 seconds for each number of workers; 4x1 is four servers of one process, 8@4 is eight workers and four engines.
+MODEL is a folder or a name (default: RIDGELINE_MODEL, else all-MiniLM-L6-v2). The clients are raw sockets in a few
+processes of this machine, with requests that were built before: they cost little CPU time, which is in the table beside
+that of the server. `load` is a closed loop of all clients, each with its own connection; `one` is one client with one
+text a request. A part of the answers is decoded and compared with what the library gives for the same texts.
+`in process` is one call of `Embedder.encode`, before and after.
 
 The last part sends requests of one to 32 texts, cancels one in twenty, reloads the model in the middle and ends the
 server by SIGTERM while requests are in progress. It compares every answer.
@@ -95,7 +95,7 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument(
-        "--workers", default="1,4,8", help="numbers of workers, one after the other; or SERVERSxWORKERS"
+        "--workers", default="1,4,8", help="numbers of workers, one after the other; SERVERSxWORKERS@ENGINES"
     )
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--texts", type=int, default=32, help="of a request")
@@ -109,24 +109,31 @@ def main() -> None:
     texts = make_texts(2048, options.words)
     in_process = InProcess(options, texts)
     lines = [{"what": "in process", **in_process.measure()}]
-    spreads = [tuple(map(int, f"1x{word}".split("x")[-2:])) for word in options.workers.split(",")]
-    for servers, workers in spreads:
+    spreads = [read_spread(word) for word in options.workers.split(",")]
+    for servers, workers, engines in spreads:
         with ExitStack() as stack:
-            running = [stack.enter_context(start_server(options, workers)) for _ in range(servers)]
-            name = {"servers": servers, "workers": workers}
+            running = [stack.enter_context(start_server(options, workers, engines)) for _ in range(servers)]
+            name = {"servers": servers, "workers": workers, "engines": engines}
             lines.append({"what": "load", **name, **run_load(running, options, texts, in_process.vectors)})
             lines.append({"what": "one", **name, **run_one(running[0], texts, in_process.vectors)})
     lines.append({"what": "in process, again", **in_process.measure()})
     if options.mixed:
-        workers = max(workers for servers, workers in spreads if servers == 1)
-        with start_server(options, workers) as server:
+        _, workers, engines = spreads[-1]
+        with start_server(options, workers, engines) as server:
             result = run_mixed(server, options, texts, in_process.vectors)
-        lines.append({"what": "mixed", "workers": workers, **result})
+        lines.append({"what": "mixed", "workers": workers, "engines": engines, **result})
     if options.out is not None:
         options.out.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     print(in_process.description)
     for line in lines:
         print("  ".join(f"{name} {value}" for name, value in line.items() if value != 0), flush=True)
+
+
+def read_spread(word: str) -> tuple[int, int, int]:
+    """Return the numbers of servers, workers and engines of SERVERSxWORKERS@ENGINES, of which two can be missing."""
+    servers, _, rest = word.rpartition("x")
+    workers, _, engines = rest.partition("@")
+    return int(servers or 1), int(workers), int(engines or 1)
 
 
 def make_texts(count: int, words: int) -> list[str]:
@@ -181,14 +188,16 @@ class InProcess:
 class Server:
     process: subprocess.Popen[str]
     port: int
+    engines: int
 
     def read_state(self) -> dict[str, float]:
         """Return the CPU time of the engine, its event loop alone and all workers together; and the batches so far."""
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        engine, *workers = sorted(map(int, children)) or [self.process.pid]
+        processes = sorted(map(int, children)) or [self.process.pid]
+        engines, workers = processes[: self.engines], processes[self.engines :]
         return {
-            "cpu_s_engine": read_cpu_s(Path(f"/proc/{engine}/stat")),
-            "cpu_s_engine_loop": read_cpu_s(Path(f"/proc/{engine}/task/{engine}/stat")),
+            "cpu_s_engine": sum(read_cpu_s(Path(f"/proc/{engine}/stat")) for engine in engines),
+            "cpu_s_engine_loop": sum(read_cpu_s(Path(f"/proc/{engine}/task/{engine}/stat")) for engine in engines),
             "cpu_s_workers": sum(read_cpu_s(Path(f"/proc/{worker}/stat")) for worker in workers),
             "batches": self.read_metric("ridgeline_serve_batches_total"),
             "batch_s": self.read_metric("ridgeline_serve_batch_seconds_sum"),
@@ -206,16 +215,16 @@ def read_cpu_s(path: Path) -> float:
 
 
 @contextmanager
-def start_server(options: Any, workers: int) -> Iterator[Server]:
+def start_server(options: Any, workers: int, engines: int = 1) -> Iterator[Server]:
     command = [sys.executable, "-m", "ridgeline", "serve", f"m={options.model}", "--port", "0"]
-    command += ["--device", options.device, "--dtype", options.dtype, "--workers", str(workers)]
+    command += ["--device", ",".join([options.device] * engines), "--dtype", options.dtype, "--workers", str(workers)]
     command += ["--max-queue", "100000", *options.serve.split()]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         line = next(process.stdout or iter(()), "")  # "Serving on http://127.0.0.1:PORT/ …"
         if "://" not in line:
             sys.exit(f"the server did not start (exit code {process.wait()}).")
-        server = Server(process, int(line.split("://")[1].split("/")[0].rsplit(":", 1)[1]))
+        server = Server(process, int(line.split("://")[1].split("/")[0].rsplit(":", 1)[1]), engines)
         wait_until_ready(server)
         yield server
     finally:

@@ -152,12 +152,12 @@ def run_engine(service, path):
 
 
 @contextmanager
-def run_worker(path, settings, *, wait=True):
-    """Run a worker of the engine in a thread; yield (client, its service)."""
+def run_worker(paths, settings, *, wait=True):
+    """Run a worker of one or more engines in a thread; yield (client, its service)."""
     from ridgeline.serve import create_app
     from ridgeline.serve.worker import RemoteService
 
-    service = RemoteService(path, settings)
+    service = RemoteService(paths if isinstance(paths, list) else [paths], settings)
     with (
         run_in_background(create_app(service)) as url,
         httpx.Client(base_url=url, timeout=20, trust_env=False) as client,

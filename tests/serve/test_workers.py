@@ -7,7 +7,7 @@ import itertools
 import pickle
 import socket
 import threading
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import numpy as np
 import pytest
@@ -167,8 +167,7 @@ def test_the_requests_of_a_worker_that_is_gone_leave_the_queue(path, folder):
             waiting = threading.Thread(target=lambda: answers.append(embed(second)))
             waiting.start()
             wait_until(lambda: service.models["mini"].users == 2)
-            (engine,) = worker._engines.values()
-            engine._connection._transport.abort()  # as the kernel does for a killed process
+            worker._links[0].engine._connection._transport.abort()  # as the kernel does for a killed process
             wait_until(lambda: service.models["mini"].users == 1)
             waiting.join()
             assert answers[0].status_code == 503
@@ -271,6 +270,66 @@ def test_errors_arrive_as_they_were_raised(error):
 
 def test_an_unknown_error_says_nothing_of_its_cause():
     assert "secret" not in str(_make_portable(ValueError("a secret text")))
+
+
+@contextmanager
+def run_two_engines(tmp_path, folder, indexes=()):
+    """Run a worker of two engines; yield (client, services, a way to end the second one)."""
+    options = Settings("cpu", "float32")
+    services = [Service([f"mini={folder}"], [str(i) for i in names], options) for names in (indexes, ())]
+    paths = [tmp_path / "one", tmp_path / "two"]
+    with (
+        run_engine(services[0], paths[0]),
+        ExitStack() as second,
+        run_worker(paths, options, wait=False) as (client, _),
+    ):
+        second.enter_context(run_engine(services[1], paths[1]))
+        wait_until(lambda: client.get("/health").status_code == 200)
+        yield client, services, second.close
+
+
+def test_two_engines_share_the_requests_of_a_worker(tmp_path, folder, index_folder, vectors):
+    with run_two_engines(tmp_path, folder, [f"films={index_folder}"]) as (client, services, end_second):
+        paused = [PausedModel(service.models["mini"]) for service in services]
+        answers = [None] * 6
+
+        def ask(n):
+            answers[n] = read_vector(embed(client, TEXTS[n]))
+
+        asks = [threading.Thread(target=ask, args=(n,)) for n in range(6)]
+        for thread in asks:
+            thread.start()
+        wait_until(lambda: [service.models["mini"].users for service in services] == [3, 3])
+        assert 'queue_requests{model="mini"} 6.0' in client.get("/metrics").text
+        for model in paused:
+            model.release()
+        for thread in asks:
+            thread.join()
+        assert all((answers[n] == vectors[n]).all() for n in range(6))
+        found = client.post("/v1/search", json={"index": "films", "input": TEXTS[:1], "k": 1}).json()
+        assert found["results"][0][0]["id"] == 0
+        end_second()
+        wait_until(lambda: client.get("/health").status_code == 503)
+        assert (read_vector(embed(client)) == vectors[0]).all(), "the first engine answers alone"
+
+
+def test_a_reload_reaches_every_engine(changing, tmp_path):  # noqa: F811
+    folder, replace, old, new = changing
+    with run_two_engines(tmp_path, folder) as (client, services, _):
+        before = [service.models["mini"] for service in services]
+        assert (read_vector(embed(client)) == old[0]).all()
+        replace()
+        assert client.post("/admin/reload", json={"model": "mini"}).status_code == 200
+        assert all(service.models["mini"] is not model for service, model in zip(services, before, strict=True))
+        assert all((read_vector(embed(client, TEXTS[n])) == new[n]).all() for n in range(6))
+        assert client.post("/admin/reload", json={"index": "nosuch"}).status_code == 404
+
+
+def test_devices_without_a_model_are_refused(index_folder):
+    from ridgeline.serve import serve
+
+    with pytest.raises(InputError, match="2 devices and no model"):
+        serve(indexes=[str(index_folder)], device="cpu,cpu", port=0)
 
 
 def test_messages_of_any_size_arrive_in_order():

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from ridgeline.cli.output import Device
 from ridgeline.cli.placement import Place, stay_near
 
 TOKEN = "RIDGELINE_SERVE_TOKEN"  # noqa: S105
@@ -33,7 +32,13 @@ def serve(
             help=f"Ask clients for the token in this file, which is created if it is missing (default: {TOKEN}).",
         ),
     ] = None,
-    device: Device = "auto",
+    device: Annotated[
+        str,
+        typer.Option(
+            help="auto, cpu, cuda or cuda:N. Several, as cuda:0,cuda:1 or cuda:all, have a process with the models "
+            "each; a GPU can be named more than once.",
+        ),
+    ] = "auto",
     dtype: Annotated[
         str, typer.Option(help="Type of the arithmetic: auto, float32, bfloat16, float16, int8 (default: auto).")
     ] = "auto",
@@ -79,10 +84,12 @@ def serve(
     """
     from ridgeline.cli.tokens import find_token
     from ridgeline.embed import DEFAULT
+    from ridgeline.machine import parse_devices
     from ridgeline.serve import serve as run
 
     token, _ = find_token(token_file, TOKEN)
-    with stay_near(device, place, quiet=False):
+    devices = set(parse_devices(device) if "," in device or device == "cuda:all" else [device])
+    with stay_near(min(devices), place and len(devices) == 1, quiet=False):
         run(
             models or ([] if index else [DEFAULT]),
             indexes=index or (),

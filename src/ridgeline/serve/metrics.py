@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -45,6 +46,18 @@ class Gauges:
             yield memory
 
 
+def add_gauges(parts: Sequence[Gauges]) -> Gauges:
+    """Return the sums of several processes."""
+    queues: dict[str, tuple[int, int]] = {}
+    memory: Counter[str] = Counter()
+    for part in parts:
+        for model, requests, tokens in part.queues:
+            before = queues.get(model, (0, 0))
+            queues[model] = before[0] + requests, before[1] + tokens
+        memory.update(dict(part.gpu_memory))
+    return Gauges([(model, *counts) for model, counts in queues.items()], list(memory.items()))
+
+
 class Metrics:
     """The metrics of one server.
 
@@ -54,15 +67,17 @@ class Metrics:
     def __init__(self, measure: Callable[[], Awaitable[Gauges]]) -> None:
         self._measure = measure
         self.requests = web.RequestMetrics("serve")
-        from prometheus_client import Counter, Histogram
+        import prometheus_client as prometheus
 
         registry = self.requests.registry
         more: dict[str, Any] = {"namespace": "ridgeline", "subsystem": "serve", "registry": registry}
-        self._texts = Counter("texts", "Texts encoded or scored", ["model"], **more)
-        self._tokens = Counter("tokens", "Tokens encoded or scored", ["model"], **more)
-        self._batches = Counter("batches", "Batches", ["model"], **more)
-        self._batch_seconds = Histogram("batch_seconds", "Time of a batch", ["model"], buckets=web.LATENCIES_S, **more)
-        self._fill = Histogram(
+        self._texts = prometheus.Counter("texts", "Texts encoded or scored", ["model"], **more)
+        self._tokens = prometheus.Counter("tokens", "Tokens encoded or scored", ["model"], **more)
+        self._batches = prometheus.Counter("batches", "Batches", ["model"], **more)
+        self._batch_seconds = prometheus.Histogram(
+            "batch_seconds", "Time of a batch", ["model"], buckets=web.LATENCIES_S, **more
+        )
+        self._fill = prometheus.Histogram(
             "batch_fill", "Tokens of a batch as a share of the largest batch", ["model"], buckets=_SHARES, **more
         )
         self.largest_batch: dict[str, int] = {}

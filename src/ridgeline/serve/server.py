@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ridgeline import web
+from ridgeline.machine import parse_devices
 from ridgeline.serve.app import create_app
 from ridgeline.serve.catalog import MAX_QUEUE, Settings
 from ridgeline.serve.process_setup import (
@@ -45,6 +46,8 @@ def serve(
     max_batch_tokens  tokens of a batch (default: 4,096 on a CPU, 65,536 on a GPU)
     batch_invariant   the same bits for a text whoever else asks, where the device can promise it
     max_queue         requests without an answer, for one model; more get 429
+    device            auto, cpu, cuda or cuda:N; several with commas, or cuda:all, have an engine each: a process with
+                      models of its own. A GPU that is named several times has several engines.
     workers           processes that do HTTP, JSON and tokenizing, beside one that has the models; 1: a single process
                       does everything
     watch             load a model or an index again when its folder changes
@@ -56,11 +59,12 @@ def serve(
     folders = [indexes] if isinstance(indexes, str) else list(indexes)
     web.check_address(host, port, token)
     settings = Settings(device, dtype, max_batch_tokens, max_queue, batch_invariant)
-    if workers != 1:
+    devices = parse_devices(device) if "," in device or device == "cuda:all" else [device]
+    if workers != 1 or len(devices) > 1:
         from ridgeline.serve.supervisor import run
 
         more: dict[str, Any] = {"host": host, "port": port, "token": token, "watch": watch, "announce": announce}
-        run(workers, names, folders, settings, **more)
+        run(workers, names, folders, settings, devices, **more)
         return
     ignore_cut_texts()
     service = Service(names, folders, settings)

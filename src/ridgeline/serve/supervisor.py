@@ -1,8 +1,9 @@
-"""A server of several processes: one engine (engine.py), several workers (worker.py), and this process.
+"""A server of several processes: engines (engine.py), workers (worker.py), and this process.
 
 The supervisor opens the address, starts the processes, starts again what dies, and ends them in order: first the
-workers, which answer what they accepted, then the engine. All workers accept connections from one socket. The socket of
-the engine belongs to the supervisor, too, so that workers find a new engine where the old one was.
+workers, which answer what they accepted, then the engines. All workers accept connections from one socket. The sockets
+of the engines belong to the supervisor, too, so that workers find a new engine where the old one was. There is one
+engine for each device; only the first one has the indexes, whose rows can change.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,7 @@ def run(
     models: Sequence[str],
     indexes: Sequence[str],
     settings: Settings,
+    devices: Sequence[str],
     *,
     host: str,
     port: int,
@@ -148,43 +150,44 @@ def run(
     watch: bool,
     announce: Callable[[str], object],
 ) -> None:
-    """Serve with `workers` workers until Ctrl-C or SIGTERM."""
+    """Serve with `workers` workers, and an engine for each device, until Ctrl-C or SIGTERM."""
+    if not models and len(devices) > 1:
+        raise InputError(f"there are {len(devices)} devices and no model; an index is on one device.")
     if not 1 <= workers <= MAX_WORKERS:
         raise InputError(f"--workers is {workers}; give 1 to {MAX_WORKERS}.")
     with (
         _catch_signals() as stop,
         tempfile.TemporaryDirectory(prefix="ridgeline-serve-", ignore_cleanup_errors=True) as folder,
-        socket.socket(socket.AF_UNIX) as engine_listener,
+        ExitStack() as stack,
     ):
         shared = Path(folder) / "metrics"
         shared.mkdir()
         listener, url = web.open_listener(host, port)
         with listener:
-            path = Path(folder) / "engine"
-            engine_listener.bind(str(path))
-            engine_listener.listen(MAX_WORKERS)
-            engine = _Process(
-                "engine",
-                "ridgeline.serve.engine",
-                {"models": models, "indexes": indexes, "settings": settings, "watch": watch}
-                | {"engine_fd": engine_listener.fileno()},
-                (engine_listener.fileno(),),
-                shared,
-            )
-            options = {"engine_path": str(path), "settings": settings, "listener_fd": listener.fileno()}
+            engines, paths = [], []
+            for number, device in enumerate(devices):
+                paths.append(str(Path(folder) / f"engine-{number}"))
+                engine_listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+                engine_listener.bind(paths[-1])
+                engine_listener.listen(MAX_WORKERS)
+                fd = engine_listener.fileno()
+                options = {"models": models, "indexes": () if number else indexes, "watch": watch, "engine_fd": fd}
+                options["settings"] = replace(settings, device=device)
+                name = "engine" if len(devices) == 1 else f"engine {number + 1} ({device})"
+                engines.append(_Process(name, "ridgeline.serve.engine", options, (fd,), shared))
+            options = {"engine_paths": paths, "settings": settings, "listener_fd": listener.fileno()}
             options |= {"workers": workers, "token": token, "host": host}
             processes = [
                 _Process(f"worker {number}", "ridgeline.serve.worker", options, (listener.fileno(),), shared)
                 for number in range(1, workers + 1)
             ]
             try:
-                engine.start()
-                for process in processes:  # they start while the engine loads its models
+                for process in (*engines, *processes):  # workers start while the engines load their models
                     process.start()
-                if _wait_until_loaded(engine, stop):
+                if all(_wait_until_loaded(engine, stop) for engine in engines):
                     announce(f"Serving on {url}/ (Ctrl-C stops it)")
                     while not stop.wait(CHECK_S):
-                        for process in (engine, *processes):
+                        for process in (*engines, *processes):
                             process.restart_if_dead()
                 listener.close()
                 for process in processes:
@@ -192,10 +195,12 @@ def run(
                 deadline_s = time.monotonic() + DRAIN_S + 5.0
                 for process in processes:
                     process.end(deadline_s)
-                engine.terminate()
-                engine.end(time.monotonic() + ENGINE_EXIT_S)
+                for engine in engines:
+                    engine.terminate()
+                for engine in engines:
+                    engine.end(time.monotonic() + ENGINE_EXIT_S)
             finally:
-                for process in (*processes, engine):
+                for process in (*processes, *engines):
                     process.end(0.0)
 
 

@@ -1,4 +1,4 @@
-"""A worker of a server: it does HTTP, JSON, checks and tokenizing, and asks the engine (engine.py) for the rest.
+"""A worker of a server: it does HTTP, JSON, checks and tokenizing, and asks an engine (engine.py) for the rest.
 
 It runs the same application as a server of one process, over a `RemoteService` in place of a `Service`.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,9 @@ from ridgeline import web
 from ridgeline.embed import Tokens
 from ridgeline.serve.app import BODIES_LIMIT, create_app
 from ridgeline.serve.batcher import Stopped
-from ridgeline.serve.catalog import Catalog, Settings
+from ridgeline.serve.catalog import Catalog, Kind, Settings
 from ridgeline.serve.messages import Connection
-from ridgeline.serve.metrics import Gauges, Metrics
+from ridgeline.serve.metrics import Gauges, Metrics, add_gauges
 from ridgeline.serve.process_setup import DRAIN_S, KEEP_ALIVE_S, MAX_CONNECTIONS, ignore_cut_texts, raise_file_limit
 from ridgeline.serve.served_model import ServedModel
 
@@ -111,47 +111,23 @@ class RemoteIndex:
         return count
 
 
-class RemoteService(Catalog[RemoteIndex]):
-    """The models and indexes of the engine, as a worker knows them; it connects again when the engine was restarted."""
+class _Link:
+    """One engine, as a worker knows it: its models, while it is there. It connects again when the engine was restarted.
 
-    def __init__(self, path: Path, settings: Settings) -> None:
-        super().__init__(settings)
-        self.metrics = Metrics(self.measure)
-        self._path = path
+    change  called when the catalog of the engine has changed, or the engine is gone
+    """
+
+    def __init__(self, path: Path, change: Callable[[], object]) -> None:
+        self.engine: Engine | None = None  # if it has sent its catalog
+        self.models: dict[str, ServedModel] = {}
+        self.indexes: list[tuple[str, int | None, str | None]] = []
+        self.failed: set[str] = set()
+        self._path, self._change = path, change
         self._engines: dict[Connection, Engine] = {}
-        self._engine: Engine | None = None  # the one that sent the catalog
         self._keys: dict[str, int] = {}  # of the models
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._releasing: set[asyncio.Task[None]] = set()
 
-    @property
-    def ready(self) -> bool:
-        return self._engine is not None and super().ready
-
-    def check_available(self) -> None:
-        if self._engine is None:
-            raise _make_absence_error()
-
-    async def start(self, watch: bool) -> None:
-        self._run_task(self._stay_connected())
-
-    async def stop(self) -> None:
-        for task in list(self._tasks):
-            task.cancel()
-
-    async def reload(self, *, model: str | None = None, index: str | None = None) -> None:
-        """Let the engine load a model or an index again; return when all workers have the new one."""
-        await self._get_engine().run("reload", model, index)
-
-    async def measure(self) -> Gauges:
-        gauges: Gauges = await self._get_engine().run("measure")
-        return gauges
-
-    def _get_engine(self) -> Engine:
-        if self._engine is None:
-            raise _make_absence_error()
-        return self._engine
-
-    async def _stay_connected(self) -> None:
+    async def stay_connected(self) -> None:
         while True:
             try:
                 await self._run_connection()
@@ -174,7 +150,8 @@ class RemoteService(Catalog[RemoteIndex]):
         finally:
             connection.close()
             del self._engines[connection]
-            self._engine = None
+            self.engine = None
+            self._change()
             engine.lose()
 
     def _receive(self, connection: Connection, message: Any) -> None:
@@ -197,24 +174,95 @@ class RemoteService(Catalog[RemoteIndex]):
         for name, (key, ready, model) in models.items():
             if model is not None:
                 model.batcher = RemoteBatcher(engine, key)
-                if self._engine is engine and name in self.models:
-                    self._run_task(self._release(engine, self._keys[name], self.models[name]))
+                if self.engine is engine and name in self.models:
+                    self._release_later(engine, self._keys[name], self.models[name])
                 self.models[name], self._keys[name] = model, key
             self.models[name].ready = ready
-        self.indexes = {name: RemoteIndex(engine, name, dim, made_by) for name, dim, made_by in indexes}
-        self.failed, self._engine = failed, engine
+        self.indexes, self.failed, self.engine = indexes, failed, engine
+        self._change()
         engine.tell("knows", version)
 
-    async def _release(self, engine: Engine, key: int, model: ServedModel) -> None:
+    def _release_later(self, engine: Engine, key: int, model: ServedModel) -> None:
         """Tell the engine once no request uses a replaced model."""
-        while model.users:
-            await asyncio.sleep(0.05)
-        engine.tell("released", key)
 
-    def _run_task(self, work: Any) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        async def release() -> None:
+            while model.users:
+                await asyncio.sleep(0.05)
+            engine.tell("released", key)
+
+        task = asyncio.ensure_future(release())
+        self._releasing.add(task)
+        task.add_done_callback(self._releasing.discard)
+
+
+class RemoteService(Catalog[RemoteIndex]):
+    """The models and indexes of the engines, as a worker knows them.
+
+    paths  of the sockets of the engines. All have the same models; only the first one has the indexes. A request is
+           computed by the engine that has the fewest requests of this worker.
+    """
+
+    def __init__(self, paths: Sequence[Path], settings: Settings) -> None:
+        super().__init__(settings)
+        self.metrics = Metrics(self.measure)
+        self._links = [_Link(path, self._update) for path in paths]
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def ready(self) -> bool:
+        return all(
+            link.engine is not None and not link.failed and all(model.ready for model in link.models.values())
+            for link in self._links
+        )
+
+    def check_available(self) -> None:
+        if all(link.engine is None for link in self._links):
+            raise _make_absence_error()
+
+    async def start(self, watch: bool) -> None:
+        self._tasks = [asyncio.ensure_future(link.stay_connected()) for link in self._links]
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    def get_index(self, name: str) -> RemoteIndex:
+        _get_engine(self._links[0])
+        return super().get_index(name)
+
+    def spread(self, model: Kind) -> Kind:
+        """Return the copy of a model whose engine has the fewest requests of this worker."""
+        copies = [
+            link.models[model.name]
+            for link in self._links
+            if link.engine is not None and model.name in link.models and model.name not in link.failed
+        ]
+        chosen = min((copy for copy in copies if copy.ready), key=lambda copy: copy.users, default=model)
+        return chosen if isinstance(chosen, type(model)) else model
+
+    async def reload(self, *, model: str | None = None, index: str | None = None) -> None:
+        """Let every engine load a model or an index again; return when all workers have the new one."""
+        for link in self._links if index is None else self._links[:1]:
+            await _get_engine(link).run("reload", model, index)
+
+    async def measure(self) -> Gauges:
+        return add_gauges([await _get_engine(link).run("measure") for link in self._links])
+
+    def _update(self) -> None:
+        """Take what the engines have sent: the models of one that is there, and those that no engine can compute."""
+        present = [link for link in self._links if link.engine is not None]
+        if present:
+            self.models = present[0].models
+            self.failed = set.intersection(*(link.failed for link in present))
+        first = self._links[0]
+        if first.engine is not None:
+            self.indexes = {name: RemoteIndex(first.engine, name, dim, made_by) for name, dim, made_by in first.indexes}
+
+
+def _get_engine(link: _Link) -> Engine:
+    if link.engine is None:
+        raise _make_absence_error()
+    return link.engine
 
 
 def _make_absence_error() -> Stopped:
@@ -225,7 +273,7 @@ def main(options: dict[str, Any], report: Any) -> None:
     """Serve connections of the shared socket until SIGTERM."""
     ignore_cut_texts()
     raise_file_limit()
-    service = RemoteService(Path(options["engine_path"]), options["settings"])
+    service = RemoteService([Path(path) for path in options["engine_paths"]], options["settings"])
     limit = max(64 << 20, BODIES_LIMIT // options["workers"])
     web.serve(
         create_app(service, token=options["token"], bodies_limit=limit),
