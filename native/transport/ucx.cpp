@@ -145,15 +145,18 @@ public:
     if (status != ucx::kOk)
       throw std::runtime_error("UCX finds no device it can use (status " + std::to_string(status) + "); look at UCX_TLS and UCX_NET_DEVICES");
   }
-  ~Context() { ucx::load_library().cleanup(handle); }
+  ~Context() {
+    if (process == getpid()) ucx::load_library().cleanup(handle); // not in a forked child: the connections are those of its parent
+  }
   Context(const Context &) = delete;
   Context &operator=(const Context &) = delete;
   void *handle = nullptr;
+  const pid_t process = getpid();
 };
 
 class Worker final : public UcxWorker, public Tended, public std::enable_shared_from_this<Worker> {
 public:
-  explicit Worker(const std::string &devices) : ucx_(ucx::load_library()), context_(devices), process_(getpid()) {
+  explicit Worker(const std::string &devices) : ucx_(ucx::load_library()), context_(devices) {
     if (ucx_.worker_create(context_.handle, std::make_unique<ucx::WorkerParameters>().get(), &worker_) != ucx::kOk)
       throw std::runtime_error("UCX cannot make a worker; look at UCX_TLS");
     ucx::HandlerParameters handler;
@@ -175,7 +178,7 @@ public:
   }
 
   ~Worker() override {
-    if (process_ != getpid()) { // a forked child: the connections are those of its parent
+    if (context_.process != getpid()) {
       for (auto &[rank, peer] : peers_) for (auto &stream : peer->streams) (void)stream.release();
       return;
     }
@@ -426,7 +429,6 @@ private:
 
   const ucx::Library &ucx_;
   Context context_;
-  pid_t process_;
   void *worker_ = nullptr;
   int events_ = -1, me_ = 0;
   std::string address_;

@@ -89,7 +89,7 @@ def fail_in_one_part(comm) -> str:
     return result
 
 
-def use_in_forked_child(comm) -> tuple[str, float]:
+def use_in_forked_child(comm, drops_engine=False) -> tuple[str, float]:
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -97,6 +97,8 @@ def use_in_forked_child(comm) -> tuple[str, float]:
             comm.all_reduce(np.ones(2))
         except fabric.FabricError as error:
             os.write(write, str(error).encode())
+        if drops_engine:
+            comm._engine = None
         os._exit(0)
     os.close(write)
     os.waitpid(child, 0)

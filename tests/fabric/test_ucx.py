@@ -116,3 +116,13 @@ def test_ucx_uses_the_chosen_interface_and_the_rdma_devices_behind_it(monkeypatc
     assert not hosts.list_ucx_devices("", str(tmp_path))
     monkeypatch.setenv("UCX_NET_DEVICES", "mlx5_1:1")
     assert not hosts.list_ucx_devices("eth0", str(tmp_path))
+
+
+@needs_ucx
+@pytest.mark.slow
+@pytest.mark.ranks
+def test_a_forked_child_that_ends_leaves_the_connections_of_its_parent(monkeypatch):
+    monkeypatch.setenv("UCX_TLS", "tcp,self")
+    for error, total in fabric.spawn(ranks_network.use_in_forked_child, 2, args=(True,), config=UCX, timeout=60):
+        assert "was forked from rank" in error
+        assert total == 2.0
