@@ -31,13 +31,14 @@ LAYOUTS = {
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("invariant", [False, True])
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_the_kernels_match_the_reference(name: str, tmp_path, monkeypatch):
+def test_the_kernels_match_the_reference(name: str, invariant: bool, tmp_path, monkeypatch):
     how = LAYOUTS[name]
     folder = tiny.make(tmp_path / name, **how)
 
-    def load(config, device, dtype, width, normalize):
-        layers = GpuLayers(config, torch.device("cuda" if CUDA else "cpu"), torch.float32)
+    def load(config, device, dtype, width, normalize, batch_invariant):
+        layers = GpuLayers(config, torch.device("cuda" if CUDA else "cpu"), torch.float32, invariant)
         return Encoder(config, layers, Head((), width, normalize), read_encoder(config))
 
     monkeypatch.setattr(embedder, "_load_encoder", load)
@@ -50,11 +51,12 @@ def test_the_kernels_match_the_reference(name: str, tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("name", ["mpnet", "albert", "modernbert", "nomic", "gte", "deberta", "qwen3-window", "gemma3"])
-def test_the_layers_match_the_reference_of_every_family(name: str, tmp_path, monkeypatch):
+@pytest.mark.parametrize("invariant", [False, True])
+def test_the_layers_match_the_reference_of_every_family(name: str, invariant: bool, tmp_path, monkeypatch):
     folder = reference_families.make(tmp_path / name, name)
 
-    def load(config, device, dtype, width, normalize):
-        layers = GpuLayers(config, torch.device("cuda" if CUDA else "cpu"), torch.float32)
+    def load(config, device, dtype, width, normalize, batch_invariant):
+        layers = GpuLayers(config, torch.device("cuda" if CUDA else "cpu"), torch.float32, invariant)
         assert not layers.by_offsets
         return Encoder(config, layers, Head((), width, normalize), read_encoder(config))
 

@@ -15,7 +15,7 @@ pytest.importorskip("triton")
 
 import torch.nn.functional as F  # noqa: E402
 
-from ridgeline.kernels.encoder import layers as encoder_layers  # noqa: E402
+from ridgeline.kernels import encoder as encoder_layers  # noqa: E402
 
 DEVICE = "cuda" if CUDA else "cpu"
 # exp overflows to infinity, as intended; NumPy, inside the interpreter, warns.
@@ -106,7 +106,7 @@ def test_gelu_for_16_bits_is_right_to_more_than_they_can_show():
 def test_each_text_attends_to_itself_only(lengths, dtype, depth):
     heads, offsets = 2, make_offsets(lengths)
     qkv = make_tensor(sum(lengths), 3 * heads * depth, dtype=dtype)
-    got = encoder_layers.attend(qkv, offsets, heads, max(lengths))
+    got = encoder_layers.attend(qkv, offsets, heads, depth, max(lengths))
     want = []
     for part in qkv.double().split(lengths):
         q, k, v = part.view(len(part), 3, heads, depth).permute(1, 2, 0, 3)
@@ -129,5 +129,5 @@ def test_zero_vectors_stay_zero_and_empty_inputs_stay_empty():
     zeros = torch.zeros(3, 8, device=DEVICE)
     assert (encoder_layers.pool(zeros, make_offsets([3]), "mean", True) == 0).all()
     none = torch.zeros(0, 24, device=DEVICE)
-    assert encoder_layers.attend(none, make_offsets([]), 2, 1).shape == (0, 8)
+    assert encoder_layers.attend(none, make_offsets([]), 2, 4, 1).shape == (0, 8)
     assert encoder_layers.pool(none, make_offsets([]), "max", False).shape == (0, 24)

@@ -14,14 +14,15 @@ pytest.importorskip("triton")
 
 from tests.kernels.test_encoder import TYPES, apply_activation, close, make_tensor, pytestmark, quick  # noqa: E402, F401
 
-from ridgeline.kernels.encoder import layers as encoder_layers  # noqa: E402
+from ridgeline.kernels.encoder import products  # noqa: E402
+from ridgeline.kernels.encoder.activations import ACTIVATIONS  # noqa: E402
 
 # 16 bits only: float32 has no fast product, and its tiles do not fit into a multiprocessor.
 
 
 @quick
 @given(st.sampled_from([1, 63, 130]), st.sampled_from([(256, 64), (512, 192)]), st.sampled_from(TYPES[1:]),
-       st.sampled_from(encoder_layers.ACTIVATIONS))  # fmt: skip
+       st.sampled_from(ACTIVATIONS))  # fmt: skip
 def test_a_product_with_its_bias_and_activation(tokens, shape, dtype, kind):
     width, depth = shape
     x, weight, bias = (
@@ -30,14 +31,14 @@ def test_a_product_with_its_bias_and_activation(tokens, shape, dtype, kind):
         make_tensor(width, dtype=dtype, seed=2),
     )
     y = x.double() @ weight.double().T + bias.double()
-    close(encoder_layers.linear_activate(x, weight, bias, kind), apply_activation(y, kind), dtype)
+    close(products.linear(x, weight, bias, kind), apply_activation(y, kind), dtype)
 
 
 def test_unsupported_and_slow_shapes_are_reported():
     for width, depth, tokens, expected in (
-        (1536, 384, encoder_layers.MIN_LINEAR_TOKENS, True),
-        (1536, 384, encoder_layers.MIN_LINEAR_TOKENS - 1, False),
-        (100, 64, encoder_layers.MIN_LINEAR_TOKENS, False),
-        (256, 100, encoder_layers.MIN_LINEAR_TOKENS, False),
+        (1536, 384, products.MIN_LINEAR_TOKENS, True),
+        (1536, 384, products.MIN_LINEAR_TOKENS - 1, False),
+        (100, 64, products.MIN_LINEAR_TOKENS, False),
+        (256, 100, products.MIN_LINEAR_TOKENS, False),
     ):
-        assert encoder_layers.linear_activate_pays(torch.empty(width, depth, device="meta"), tokens) is expected
+        assert products.linear_activate_pays(torch.empty(width, depth, device="meta"), tokens) is expected

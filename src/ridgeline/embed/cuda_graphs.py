@@ -78,7 +78,7 @@ class _Recording:
         self._offsets[:] = np.minimum(np.arange(texts + 1), size)
         self._vectors = torch.empty(texts, encoder.dim, pin_memory=pinned)
         device_buffer = torch.empty_like(self._up, device=device)
-        packed = Packed(device_buffer[:header_bytes].view(torch.int64), ((0, texts, longest),))
+        packed = Packed(device_buffer[:header_bytes].view(torch.int64), ((0, texts, longest),), exact=texts == 1)
         tokens = device_buffer[header_bytes:].view(torch.int32)
 
         def steps() -> None:

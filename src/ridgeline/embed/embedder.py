@@ -140,7 +140,9 @@ class Embedder:
         self._dtype = resolve_dtype(dtype, self._device, config)
         self._lock = threading.Lock()
         self._budget: int | None = None  # the reduced budget after memory ran out
-        self._encoder: Encoder | None = _load_encoder(config, self._device, self._dtype, truncate_dim, normalize)
+        self._encoder: Encoder | None = _load_encoder(
+            config, self._device, self._dtype, truncate_dim, normalize, batch_invariant
+        )
         if batch_invariant and not self._encoder.layers.batch_invariant:
             raise InputError(
                 f"batch_invariant is not available for dtype '{self.dtype}' on {self.device} yet: the last bits of a "
@@ -597,10 +599,12 @@ class Embedder:
         return f"Embedder({self.name!r}, device={self.device!r}, dtype={self.dtype!r}, dim={self.dim})"
 
 
-def _load_encoder(config: Any, device: Any, dtype: Any, width: int | None, normalize: bool) -> Encoder:
+def _load_encoder(
+    config: Any, device: Any, dtype: Any, width: int | None, normalize: bool, batch_invariant: bool
+) -> Encoder:
     from ridgeline.embed.encoder import load_encoder
 
-    return load_encoder(config, device, dtype, width=width, normalize=normalize)
+    return load_encoder(config, device, dtype, width=width, normalize=normalize, batch_invariant=batch_invariant)
 
 
 def _name_result(result: Any, output: str | tuple[str, ...]) -> Any:

@@ -144,13 +144,21 @@ def _prepare_norm(layers: Layers, weights: dict[str, Any], name: str) -> Norm | 
 
 
 def load_encoder(
-    config: Config, device: Any, dtype: Any, *, width: int | None, normalize: bool, for_pairs: bool = False
+    config: Config,
+    device: Any,
+    dtype: Any,
+    *,
+    width: int | None,
+    normalize: bool,
+    for_pairs: bool = False,
+    batch_invariant: bool = False,
 ) -> Encoder:
     """Read the weights of a folder and prepare them for a device.
 
     for_pairs  token n of the second text of a pair has the number n + vocabulary: the table of words gets a second
                half with the difference between both token types added, if the model has two. So ids alone describe a
                pair, and no step of any device needs types.
+    batch_invariant  choose layers that give a text the same bits in any batch, where there is a choice
     """
     dense = []
     for module in config.dense:
@@ -161,10 +169,10 @@ def load_encoder(
     if for_pairs and "second_type" in weights:
         second = weights["word"] + (weights["second_type"] - weights["type"])
         weights["word"] = torch.cat([weights["word"], second])
-    return Encoder(config, choose_layers(config, device, dtype), head, weights)
+    return Encoder(config, choose_layers(config, device, dtype, batch_invariant), head, weights)
 
 
-def choose_layers(config: Config, device: Any, dtype: Any) -> Layers:
+def choose_layers(config: Config, device: Any, dtype: Any, batch_invariant: bool = False) -> Layers:
     """Return the fastest layers for a device."""
     if device.type == "cpu":
         from ridgeline.embed.layers_cpu import choose_cpu_layers
@@ -174,4 +182,4 @@ def choose_layers(config: Config, device: Any, dtype: Any) -> Layers:
         from ridgeline.embed.layers_gpu import GpuLayers
     except ImportError:  # no Triton
         return Layers(config, device, dtype)
-    return GpuLayers(config, device, dtype)
+    return GpuLayers(config, device, dtype, batch_invariant)

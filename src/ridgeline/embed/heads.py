@@ -200,13 +200,13 @@ class TokenWeightHead:
 
     def __init__(self, layers: Layers, file: Path, vocabulary: int, unused: Sequence[int]) -> None:
         weight, bias = read_linear_file(file)
-        self._weight, self._bias = weight.to(layers.device), bias.to(layers.device)
+        self._layers = layers
+        self._weight, self._bias = weight.flatten().to(layers.device), bias.to(layers.device)
         self.width = vocabulary
         self.unused = np.array(sorted(unused), np.int32)  # special tokens have no weight
 
     def __call__(self, hidden: Any, packed: Packed, ids: Any) -> dict[str, Any]:
-        # a product and a sum per row: the result does not depend on the rows beside it
-        weights = (hidden.float() * self._weight).sum(1) + self._bias
+        weights = self._layers.dot_rows(hidden.float(), self._weight) + self._bias
         return {"sparse.weights": weights.relu()}
 
 

@@ -25,6 +25,7 @@ class Packed:
 
     offsets: Any  # int64 [n + 1], on the device
     runs: tuple[tuple[int, int, int], ...]  # (first token, texts, tokens each): neighbours of equal length
+    exact: bool = True  # False: only the device knows the lengths; a text is no longer than its run says
     cache: dict[Any, Any] = field(default_factory=dict)  # what all layers of a batch share: masks, rotary positions
 
     @property
@@ -369,6 +370,10 @@ class Layers:
     def normalize_rows(self, vectors: Any) -> Any:
         """Scale rows to length 1; a row of zeros stays zero."""
         return F.normalize(vectors, dim=1)
+
+    def dot_rows(self, x: Any, weight: Any) -> Any:
+        """x float32 [n, width], weight [width] → their products, [n]."""
+        return (x * weight).sum(1)  # a sum per row: the result does not depend on the rows beside it
 
     def sum_tokens(self, values: Any) -> Any:
         """Float32 [n, tokens, width] → the sums over the tokens, [n, width]."""

@@ -82,7 +82,15 @@ class Reranker:
         self.max_tokens = max_tokens or config.max_tokens
         self._device = resolve_torch_device(device)
         self._dtype = resolve_dtype(dtype, self._device, config)
-        encoder = load_encoder(config, self._device, self._dtype, width=None, normalize=False, for_pairs=True)
+        encoder = load_encoder(
+            config,
+            self._device,
+            self._dtype,
+            width=None,
+            normalize=False,
+            for_pairs=True,
+            batch_invariant=batch_invariant,
+        )
         if batch_invariant and not encoder.layers.batch_invariant:
             raise InputError(
                 f"batch_invariant is not available for dtype '{self.dtype}' on {self.device} yet: the last bits of a "

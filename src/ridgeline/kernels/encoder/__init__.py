@@ -7,27 +7,39 @@ from typing import TYPE_CHECKING
 from ridgeline._lazy import attach
 
 if TYPE_CHECKING:
-    from ridgeline.kernels.encoder.layers import ACTIVATIONS as ACTIVATIONS
+    from ridgeline.kernels.encoder.activations import ACTIVATIONS as ACTIVATIONS
+    from ridgeline.kernels.encoder.attention import MAX_WIDTH as MAX_WIDTH
+    from ridgeline.kernels.encoder.attention import AttentionKind as AttentionKind
+    from ridgeline.kernels.encoder.attention import Distances as Distances
+    from ridgeline.kernels.encoder.attention import attend as attend
+    from ridgeline.kernels.encoder.attention import multiply_heads as multiply_heads
     from ridgeline.kernels.encoder.layers import activate as activate
+    from ridgeline.kernels.encoder.layers import activate_gate as activate_gate
     from ridgeline.kernels.encoder.layers import add_and_normalize as add_and_normalize
-    from ridgeline.kernels.encoder.layers import attend as attend
+    from ridgeline.kernels.encoder.layers import add_then_normalize as add_then_normalize
     from ridgeline.kernels.encoder.layers import embed_tokens as embed_tokens
-    from ridgeline.kernels.encoder.layers import linear_activate as linear_activate
-    from ridgeline.kernels.encoder.layers import linear_activate_pays as linear_activate_pays
+    from ridgeline.kernels.encoder.layers import normalize_heads as normalize_heads
     from ridgeline.kernels.encoder.layers import pool as pool
+    from ridgeline.kernels.encoder.products import GATE_COLUMNS as GATE_COLUMNS
+    from ridgeline.kernels.encoder.products import join_gate as join_gate
+    from ridgeline.kernels.encoder.products import linear as linear
+    from ridgeline.kernels.encoder.products import linear_activate_pays as linear_activate_pays
+    from ridgeline.kernels.encoder.products import linear_gated as linear_gated
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
+        "activations": ["ACTIVATIONS"],
+        "attention": ["MAX_WIDTH", "AttentionKind", "Distances", "attend", "multiply_heads"],
         "layers": [
-            "ACTIVATIONS",
             "activate",
+            "activate_gate",
             "add_and_normalize",
-            "attend",
+            "add_then_normalize",
             "embed_tokens",
-            "linear_activate",
-            "linear_activate_pays",
+            "normalize_heads",
             "pool",
         ],
+        "products": ["GATE_COLUMNS", "join_gate", "linear", "linear_activate_pays", "linear_gated"],
     },
 )
