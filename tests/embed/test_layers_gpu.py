@@ -15,7 +15,7 @@ pytest.importorskip("triton")
 from tests.embed import reference_families, tiny  # noqa: E402
 from tests.embed.tiny import TEXTS, Reference  # noqa: E402
 
-from ridgeline.embed import Embedder, embedder  # noqa: E402
+from ridgeline.embed import Embedder, Tokens, embedder  # noqa: E402
 from ridgeline.embed.encoder import Encoder, Head  # noqa: E402
 from ridgeline.embed.layers_gpu import GpuLayers  # noqa: E402
 from ridgeline.embed.weights import read_encoder  # noqa: E402
@@ -29,42 +29,74 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.slow
+DEVICE = "cuda" if CUDA else "cpu"
+FAMILIES = [name for name in reference_families.MODELS if name not in ("albert-groups", "nomic-hub", "gte-hub")]
+
+
+@pytest.fixture
+def load(monkeypatch):
+    """Embedder(folder) with the layers of a GPU, in float32."""
+
+    def load_folder(folder, invariant):
+        def load_encoder(config, device, dtype, width, normalize, batch_invariant):
+            layers = GpuLayers(config, torch.device(DEVICE), torch.float32, invariant)
+            return Encoder(config, layers, Head((), width, normalize), read_encoder(config))
+
+        monkeypatch.setattr(embedder, "_load_encoder", load_encoder)
+        return Embedder(folder, device=DEVICE, dtype="float32")
+
+    return load_folder
+
+
+@pytest.mark.slow  # interpreted
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("invariant", [False, True])
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_the_kernels_match_the_reference(name: str, invariant: bool, tmp_path, monkeypatch):
+def test_the_kernels_match_the_reference(name: str, invariant: bool, tmp_path, load):
     how = LAYOUTS[name]
     folder = tiny.make(tmp_path / name, **how)
-
-    def load(config, device, dtype, width, normalize, batch_invariant):
-        layers = GpuLayers(config, torch.device("cuda" if CUDA else "cpu"), torch.float32, invariant)
-        return Encoder(config, layers, Head((), width, normalize), read_encoder(config))
-
-    monkeypatch.setattr(embedder, "_load_encoder", load)
-    with Embedder(folder, device="cuda" if CUDA else "cpu", dtype="float32") as loaded:
-        vectors = loaded.encode(TEXTS)
-    expected = Reference(folder, how.get("prefix", "")).encode(TEXTS, how.get("pooling") or "mean")
+    texts = TEXTS[:8]
+    with load(folder, invariant) as loaded:
+        vectors = loaded.encode(texts)
+        if invariant:
+            assert_same_bits(loaded, texts, vectors)
+    expected = Reference(folder, how.get("prefix", "")).encode(texts, how.get("pooling") or "mean")
     np.testing.assert_allclose(vectors, expected, atol=3e-6)
 
 
-@pytest.mark.slow
+def assert_same_bits(loaded: Embedder, texts: list[str], together: np.ndarray) -> None:
+    np.testing.assert_array_equal(np.concatenate([loaded.encode([text]) for text in texts]), together)
+    np.testing.assert_array_equal(loaded.encode(texts[::-1], batch_tokens=20)[::-1], together)
+
+
+@pytest.mark.slow  # interpreted
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("name", ["mpnet", "albert", "modernbert", "nomic", "gte", "deberta", "qwen3-window", "gemma3"])
 @pytest.mark.parametrize("invariant", [False, True])
-def test_the_layers_match_the_reference_of_every_family(name: str, invariant: bool, tmp_path, monkeypatch):
-    folder = reference_families.make(tmp_path / name, name)
-
-    def load(config, device, dtype, width, normalize, batch_invariant):
-        layers = GpuLayers(config, torch.device("cuda" if CUDA else "cpu"), torch.float32, invariant)
-        assert not layers.by_offsets
-        return Encoder(config, layers, Head((), width, normalize), read_encoder(config))
-
-    monkeypatch.setattr(embedder, "_load_encoder", load)
-    with Embedder(folder, device="cuda" if CUDA else "cpu", dtype="float32") as loaded:
-        tokens = loaded.tokenize(TEXTS[:6])
-        actual = loaded.encode_tokens(tokens, output="tokens")
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_layers_match_the_reference_of_every_family(name: str, invariant: bool, tmp_path, load):
+    folder, texts = reference_families.make(tmp_path / name, name), TEXTS[:5]
+    with load(folder, invariant) as loaded:
+        tokens = loaded.tokenize(texts)
+        outputs = loaded.encode_tokens(tokens, output=("dense", "tokens"))
+        if invariant:
+            assert_same_bits(loaded, texts, outputs["dense"])
     reference = reference_families.FamilyReference(folder)
     for i in range(len(tokens)):
         expected = reference.compute_hidden(tokens[i].tolist())
-        np.testing.assert_allclose(actual[i], expected, atol=2e-5 * np.abs(expected).max())
+        np.testing.assert_allclose(outputs["tokens"][i], expected, atol=2e-5 * np.abs(expected).max())
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_recorded_batch_has_the_bits_of_its_texts(tmp_path, load):
+    """A recorded graph knows its texts on the device only; the interpreter runs its steps as they are."""
+    from ridgeline.embed.cuda_graphs import SmallBatchReplay
+
+    folder = tiny.make(tmp_path / "m", num_hidden_layers=1, num_attention_heads=2, limit=38)
+    with load(folder, True) as loaded:
+        tokens = loaded.tokenize(["the cat", "a dog " * 12, "the red cat runs " * 8])
+        replay = SmallBatchReplay(loaded._encoder, loaded._device)
+        together = replay(tokens)
+        for i in range(len(tokens)):
+            alone = Tokens(tokens[i], np.array([0, len(tokens[i])]))
+            np.testing.assert_array_equal(replay(alone)[0], together[i])
+            np.testing.assert_array_equal(loaded.encode_tokens(alone, batch_tokens=50)[0], together[i])

@@ -119,12 +119,18 @@ def _multiply(
         grid = triton.cdiv(tokens, tile.tokens) * triton.cdiv(rows, tile.columns)
         programs = min(count_multiprocessors(x.get_device()), grid)
         _linear_kernel[(programs,)](
-            TensorDescriptor.from_tensor(x.contiguous(), [tile.tokens, tile.step]),
-            TensorDescriptor.from_tensor(weight, [tile.columns, tile.step]), bias,
+            TensorDescriptor.from_tensor(_align(x), [tile.tokens, tile.step]),
+            TensorDescriptor.from_tensor(_align(weight), [tile.columns, tile.step]), bias,
             TensorDescriptor.from_tensor(out, [tile.tokens, tile.columns // 2]), tokens, rows, depth, kind, gated,
             tile.tokens, tile.columns, tile.step, INTERPRETED, num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
     return out if padded == width else out[:, :width].contiguous()
+
+
+def _align(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor as the copy engine takes it; a part of a larger one is copied if it must be."""
+    tensor = tensor.contiguous()
+    return tensor.clone() if tensor.data_ptr() % ALIGNMENT else tensor
 
 
 # There are as many programs as multiprocessors; each takes one tile after the other, so the operands of the next tile
