@@ -100,3 +100,25 @@ def test_a_recorded_batch_has_the_bits_of_its_texts(tmp_path, load):
             alone = Tokens(tokens[i], np.array([0, len(tokens[i])]))
             np.testing.assert_array_equal(replay(alone)[0], together[i])
             np.testing.assert_array_equal(loaded.encode_tokens(alone, batch_tokens=50)[0], together[i])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not CUDA, reason="this machine has no CUDA device")
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", ["bert", *FAMILIES])
+def test_a_text_has_the_same_bits_in_any_batch_on_a_gpu(name: str, dtype: str, tmp_path):
+    long = {"max_position_embeddings": 200}
+    make = tiny.make if name == "bert" else lambda folder, **how: reference_families.make(folder, name, **how)
+    folder = make(tmp_path / name, **({"limit": 190} if name == "bert" else {}), **long)
+    random = np.random.default_rng(3)
+    texts = [" ".join(random.choice(tiny.WORDS[:17], size=random.integers(0, 180))) for _ in range(60)] + TEXTS
+    with (
+        Embedder(folder, device="cuda", dtype=dtype, batch_invariant=True) as loaded,
+        Embedder(folder, device="cpu", dtype="float32") as reference,
+    ):
+        together = loaded.encode(texts)
+        assert (together * reference.encode(texts)).sum(1).min() > 0.995
+        np.testing.assert_array_equal(np.stack([loaded.encode(text) for text in texts]), together)
+        np.testing.assert_array_equal(loaded.encode(texts[::-1], batch_tokens=500)[::-1], together)
+        np.testing.assert_array_equal(loaded.encode(texts, output=("dense", "tokens"))["dense"], together)
+        np.testing.assert_array_equal(loaded.encode_tokens(loaded.tokenize(texts * 40))[-len(texts) :], together)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from tests.kernels.test_encoder import TYPES, apply_activation, close, make_tensor, pytestmark, quick  # noqa: E402, F401
+from tests.kernels.test_encoder import CUDA, TYPES, apply_activation, close, make_tensor, pytestmark, quick  # noqa: E402, F401
 
-from ridgeline.kernels.encoder import products  # noqa: E402
+from ridgeline.kernels.encoder import activate_gate, products  # noqa: E402
 from ridgeline.kernels.encoder.activations import ACTIVATIONS  # noqa: E402
 
 # 16 bits only: float32 has no fast product, and its tiles do not fit into a multiprocessor.
@@ -42,3 +42,57 @@ def test_unsupported_and_slow_shapes_are_reported():
         (256, 100, products.MIN_LINEAR_TOKENS, False),
     ):
         assert products.linear_activate_pays(torch.empty(width, depth, device="meta"), tokens) is expected
+
+
+@quick
+@given(st.sampled_from([(40, 72), (130, 20)]), st.sampled_from(TYPES), st.integers(1, 70), st.booleans())
+def test_a_row_has_the_same_bits_beside_any_others(shape, dtype, count, has_bias):
+    width, depth = shape
+    x, weight = make_tensor(70, depth, dtype=dtype), make_tensor(width, depth, dtype=dtype, seed=1)
+    bias = make_tensor(width, dtype=dtype, seed=2) if has_bias else None
+    together = products.linear(x, weight, bias)
+    close(together, x.double() @ weight.double().T + (0 if bias is None else bias.double()), dtype)
+    assert torch.equal(products.linear(x[:count], weight, bias), together[:count])
+    assert torch.equal(products.linear(x[70 - count :], weight, bias), together[70 - count :])
+    assert torch.equal(products.linear_by_library(x, weight, bias, 71), together)
+
+
+@quick
+@given(st.integers(1, 70), st.sampled_from([64, 40, 130]), st.sampled_from(TYPES[1:]), st.booleans(),
+       st.sampled_from(["gelu", "silu"]))  # fmt: skip
+def test_a_gate_and_what_it_multiplies_are_one_product(tokens, width, dtype, has_bias, kind):
+    x, gate, up = make_tensor(tokens, 24, dtype=dtype), *(make_tensor(width, 24, dtype=dtype, seed=k) for k in (1, 2))
+    gate_bias, up_bias = (make_tensor(width, dtype=dtype, seed=k) * has_bias for k in (3, 4))
+    weight, bias = products.join_gate(gate, up), products.join_gate(gate_bias, up_bias) if has_bias else None
+    want = apply_activation(x.double() @ gate.double().T + gate_bias.double(), kind)
+    want = want * (x.double() @ up.double().T + up_bias.double())
+    got = products.linear_gated(x, weight, bias, kind, width)
+    close(got, want, dtype)
+    passes = activate_gate(products.linear(x, weight), bias, kind, width, products.GATE_COLUMNS)
+    close(passes, want, torch.bfloat16)  # rounded between the product and the activation
+
+
+TILES = [
+    products.LARGE_TILE,
+    products.NARROW_TILE,
+    products.SMALL_TILE,
+    products.SMALL_GATED_TILE,
+    products.Tile(128, 256, 64, 8, 3),
+]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not CUDA, reason="this machine has no CUDA device")
+@pytest.mark.parametrize("shape", [(2304, 768), (384, 1536), (768, 3072), (40, 72)])
+@pytest.mark.parametrize("dtype", TYPES)
+def test_tiles_of_every_shape_give_the_same_bits(shape, dtype):
+    width, depth = shape
+    x, weight, bias = (make_tensor(*s, dtype=dtype, seed=k) for k, s in enumerate([(3000, depth), shape, (width,)]))
+    tiles = [products.FLOAT32_TILE, products.SMALL_FLOAT32_TILE] if dtype == torch.float32 else TILES
+    together = products.linear(x, weight, bias, tile=tiles[0])
+    close(together, x.double() @ weight.double().T + bias.double(), dtype)
+    for tile in tiles:
+        for rows in (1, 16, 65, 1000, 3000):
+            assert torch.equal(products.linear(x[:rows], weight, bias, tile=tile), together[:rows]), (tile, rows)
+    if products.library_agrees(weight, bias, 1024):
+        assert torch.equal(products.linear_by_library(x, weight, bias, 1024), together)

@@ -28,17 +28,20 @@ from ridgeline.kernels.encoder import (
     attend,
     embed_tokens,
     join_gate,
+    library_agrees,
     linear,
     linear_activate_pays,
+    linear_by_library,
     linear_gated,
     multiply_heads,
-    normalize_heads,
     pool,
+    prepare_heads,
 )
 
 _KINDS = {"gelu": "gelu", "relu": "relu", "silu": "silu"}  # all others are gelu by tanh
 _POOLINGS = ("mean", "max", "cls")  # of the kernel
 _SHORT_KINDS = {"gelu": "gelu_16"}  # accurate enough for results of 16 bits
+LIBRARY_TOKENS = 8192  # that the library multiplies at a time in a batch-invariant product; a graph has fewer
 MAX_PRODUCTS = 1 << 29  # values of the products with distances that are held at a time: 1 GiB of 16 bits
 
 
@@ -47,12 +50,13 @@ class GpuLayers(Layers):
 
     def __init__(self, config: Config, device: Any, dtype: Any, batch_invariant: bool = False) -> None:
         super().__init__(config, device, dtype)
-        self.batch_invariant = batch_invariant  # type: ignore[misc]
+        self.batch_invariant = batch_invariant
         self._uses_attention_kernel = 0 < config.head_width <= MAX_WIDTH
         self._kind = _KINDS.get(config.activation, "gelu_tanh")
         if dtype != torch.float32:
             self._kind = _SHORT_KINDS.get(self._kind, self._kind)
         self._rotations: dict[Rotary, Any] = {}
+        self._agreements: dict[Any, bool] = {}
         self.by_offsets = (
             config.plain and self._uses_attention_kernel and config.padding is None and config.pooling in _POOLINGS
         )
@@ -108,7 +112,24 @@ class GpuLayers(Layers):
 
     def product(self, x: Any, weight: Any, bias: Any = None) -> Any:
         """x [T, depth] · weight [width, depth]ᵀ + bias. Every product of the layers is computed here."""
-        return linear(x, weight, bias) if self.batch_invariant else F.linear(x, weight, bias)
+        if not self.batch_invariant:
+            return F.linear(x, weight, bias)
+        if len(x) < LIBRARY_TOKENS or not self._library_agrees(weight, bias):
+            return linear(x, weight, bias)
+        return linear_by_library(x, weight, bias, LIBRARY_TOKENS)
+
+    def _library_agrees(self, weight: Any, bias: Any) -> bool:
+        """Whether the library has the bits of our own kernel for LIBRARY_TOKENS rows, under the settings of torch."""
+        matmul = torch.backends.cuda.matmul
+        settings = (
+            matmul.allow_tf32,
+            matmul.allow_fp16_reduced_precision_reduction,
+            matmul.allow_bf16_reduced_precision_reduction,
+        )
+        key = (tuple(weight.shape), bias is None, weight.dtype, settings)
+        if key not in self._agreements:
+            self._agreements[key] = library_agrees(weight, bias, LIBRARY_TOKENS)
+        return self._agreements[key]
 
     def linear(self, x: Any, layer: Linear) -> Any:
         return self.product(x, layer.weight, layer.bias)
@@ -134,9 +155,9 @@ class GpuLayers(Layers):
         return add_and_normalize(product, layer.bias, residual, norm.weight, norm.bias, norm.epsilon, norm.rms)
 
     def _add_then_normalize(self, x: Any, layer: Linear, residual: Any, inner: Norm | None, norm: Norm | None) -> Any:
-        pairs = (None if n is None else (n.weight, n.bias) for n in (inner, norm))
+        before, after = (None if n is None else (n.weight, n.bias) for n in (inner, norm))
         product, config = self.product(x, layer.weight), self.config
-        return add_then_normalize(product, layer.bias, residual, *pairs, config.epsilon, config.rms)
+        return add_then_normalize(product, layer.bias, residual, before, after, config.epsilon, config.rms)
 
     def normalize(self, x: Any, norm: Norm) -> Any:
         rows = x.reshape(-1, x.shape[-1])
@@ -148,9 +169,14 @@ class GpuLayers(Layers):
         if not self._uses_attention_kernel:
             return super().attention(qkv, packed, layer)
         config = self.config
+        norms, turns = None, None
         if layer.query_norm is not None and layer.key_norm is not None:
             norms = layer.query_norm.weight, layer.key_norm.weight
-            normalize_heads(qkv, *norms, config.heads, config.key_heads, config.epsilon)
+        if layer.rotary is not None:
+            turns = self.count_positions(len(qkv), packed), *self._get_turns(layer.rotary)
+        if norms is not None or turns is not None:
+            shape = config.heads, config.key_heads, config.head_width
+            prepare_heads(qkv, *shape, norms, config.epsilon, turns)
         kind = AttentionKind(
             scale=config.head_width**-0.5 if config.scale is None else config.scale,
             key_heads=config.key_heads or config.heads,
@@ -158,14 +184,10 @@ class GpuLayers(Layers):
             window=layer.window,
             bias=self._bias if config.bias in ("buckets", "alibi") else None,
         )
-        if layer.rotary is not None:
-            cosine, sine = self._get_turns(layer.rotary)
-            kind = replace(kind, cosine=cosine, sine=sine)
         runs = packed.runs if self.batch_invariant else None
         if config.bias != "disentangled":
             at_most = not packed.exact
-            shape = (config.heads, config.head_width, packed.longest)
-            return attend(qkv, packed.offsets, *shape, kind, runs, at_most)
+            return attend(qkv, packed.offsets, config.heads, config.head_width, packed.longest, kind, runs, at_most)
         return self._attend_to_distances(qkv, packed, layer, kind)
 
     def _attend_to_distances(self, qkv: Any, packed: Packed, layer: Layer, kind: AttentionKind) -> Any:

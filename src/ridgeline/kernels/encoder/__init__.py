@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     from ridgeline.kernels.encoder.layers import add_and_normalize as add_and_normalize
     from ridgeline.kernels.encoder.layers import add_then_normalize as add_then_normalize
     from ridgeline.kernels.encoder.layers import embed_tokens as embed_tokens
-    from ridgeline.kernels.encoder.layers import normalize_heads as normalize_heads
     from ridgeline.kernels.encoder.layers import pool as pool
+    from ridgeline.kernels.encoder.layers import prepare_heads as prepare_heads
     from ridgeline.kernels.encoder.products import GATE_COLUMNS as GATE_COLUMNS
     from ridgeline.kernels.encoder.products import join_gate as join_gate
+    from ridgeline.kernels.encoder.products import library_agrees as library_agrees
     from ridgeline.kernels.encoder.products import linear as linear
     from ridgeline.kernels.encoder.products import linear_activate_pays as linear_activate_pays
+    from ridgeline.kernels.encoder.products import linear_by_library as linear_by_library
     from ridgeline.kernels.encoder.products import linear_gated as linear_gated
 
 __getattr__, __dir__, __all__ = attach(
@@ -37,9 +39,17 @@ __getattr__, __dir__, __all__ = attach(
             "add_and_normalize",
             "add_then_normalize",
             "embed_tokens",
-            "normalize_heads",
+            "prepare_heads",
             "pool",
         ],
-        "products": ["GATE_COLUMNS", "join_gate", "linear", "linear_activate_pays", "linear_gated"],
+        "products": [
+            "GATE_COLUMNS",
+            "join_gate",
+            "library_agrees",
+            "linear",
+            "linear_by_library",
+            "linear_activate_pays",
+            "linear_gated",
+        ],
     },
 )

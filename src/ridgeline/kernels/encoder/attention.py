@@ -1,7 +1,7 @@
 """Attention inside each text on the GPU, for all families: torch tensors in and out.
 
-Texts are packed one after the other without padding. Queries and keys can be turned by rotary positions, a window or
-the order can limit what a query sees, several queries can share a key, and a bias can depend on the distance.
+Texts are packed one after the other without padding. A window or the order can limit what a query sees, several queries
+can share a key, and a bias can depend on the distance. Long texts without a bias go to torch's flash attention.
 
     python -m pytest tests/kernels/test_encoder.py tests/kernels/test_attention.py
 """
@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
 
 import torch
 import triton
@@ -48,8 +50,6 @@ class AttentionKind:
     key_heads: int | None = None  # fewer than heads: several queries share a key
     causal: bool = False  # a query sees no later key
     window: int | None = None  # the largest distance of a query to its keys
-    cosine: torch.Tensor | None = None  # rotary positions: float32 [positions, width / 2]
-    sine: torch.Tensor | None = None
     bias: torch.Tensor | None = None  # float32 [heads, 2 · reach + 1] by distance, key minus query, from -reach
     distances: Distances | None = None
 
@@ -72,45 +72,102 @@ def attend(
     at_most  texts of a run can be shorter than it says
     """
     kind = kind or AttentionKind(width**-0.5)
-    tokens, key_heads = qkv.shape[0], kind.key_heads or heads
-    out = torch.empty((tokens, heads * width), dtype=qkv.dtype, device=qkv.device)
+    tokens, key_heads, texts = qkv.shape[0], kind.key_heads or heads, offsets.shape[0] - 1
+    if not tokens or not texts:
+        return torch.empty((tokens, heads * width), dtype=qkv.dtype, device=qkv.device)
+    library = _flash_fits(qkv, width, kind)
+    classes = _list_classes(width, qkv.dtype, library)
+    chosen = (
+        [(*next(c for c in classes if longest <= c.at_most), 0, texts, longest)]
+        if runs is None
+        else list(_split_texts(classes, runs, at_most))
+    )
+    out = torch.empty((0, heads * width), dtype=qkv.dtype, device=qkv.device)
     distances = kind.distances
     table = distances.rows if distances is not None else kind.bias
     reach = 0 if table is None else table.shape[-1] // 2
     by_query, by_key = (None, None) if distances is None else (distances.by_query, distances.by_key)
     span = next((t.shape[2] for t in (by_query, by_key) if t is not None), 0)
-    rotary = kind.cosine is not None
-    part = width // 2 if rotary else width
-    block, values = (max(MIN_WIDTH, triton.next_power_of_2(size)) for size in (part, width))
-    classes = _list_classes(width, qkv.dtype)
-    chosen = (
-        [(next(c for c in classes if longest <= c[1])[2], 0, 1 << 30, 0, offsets.shape[0] - 1, longest)]
-        if runs is None
-        else _split_texts(classes, runs, at_most)
-    )
-    for (queries, keys, warps), above, limit, first, count, longest_here in chosen:
-        if tokens and count:
-            _attend_kernel[(count, heads, triton.cdiv(longest_here, queries))](
-                qkv, offsets, out, kind.cosine, kind.sine, kind.bias, None if distances is None else distances.rows,
-                by_query, by_key, first, kind.scale, heads, key_heads, width, part, block, values,
-                queries, keys, above, limit, kind.causal, -1 if kind.window is None else kind.window, reach, span,
-                INTERPRETED, num_warps=warps,
-            )  # fmt: skip
+    for above, limit, shape, first, count, longest_here in sorted(chosen, key=lambda c: c[2] is not None):
+        if shape is None:  # it comes first, and writes the rows of all texts that it is given
+            if count == texts or at_most:
+                out = _attend_by_library(qkv, offsets, heads, width, longest_here, kind)
+            else:  # the longest texts of the batch
+                rows = sum(n * length for _, n, length in (runs or ()) if length <= above)
+                out = torch.empty((tokens, heads * width), dtype=qkv.dtype, device=qkv.device)
+                part = offsets[first : first + count + 1] - rows
+                out[rows : rows + sum(n * length for _, n, length in (runs or ()) if length > above)] = (
+                    _attend_by_library(qkv[rows:], part, heads, width, longest_here, kind)
+                )
+            continue
+        if not len(out):
+            out = torch.empty((tokens, heads * width), dtype=qkv.dtype, device=qkv.device)
+        queries, keys, warps = shape
+        _attend_kernel[(count, heads, triton.cdiv(longest_here, queries))](
+            qkv, offsets, out, kind.bias, None if distances is None else distances.rows, by_query, by_key, first,
+            kind.scale, heads, key_heads, width, max(MIN_WIDTH, triton.next_power_of_2(width)), queries, keys, above,
+            limit, kind.causal, -1 if kind.window is None else kind.window, reach, span, INTERPRETED, num_warps=warps,
+        )  # fmt: skip
     return out
 
 
-def _list_classes(width: int, dtype: torch.dtype) -> list[tuple[int, int, Shape]]:
-    """(more tokens than, at most, shape), from short texts to long ones."""
+def _flash_fits(qkv: torch.Tensor, width: int, kind: AttentionKind) -> bool:
+    """Whether torch's flash attention computes this: one block of queries at a time, in an order that its type and
+    width alone decide.
+    """
+    short = qkv.dtype in (torch.float16, torch.bfloat16)
+    biased = kind.bias is not None or kind.distances is not None
+    return qkv.is_cuda and short and not biased and width % 8 == 0 and width <= MAX_WIDTH and _has_flash(qkv.device)
+
+
+@cache
+def _has_flash(device: torch.device) -> bool:
+    """Whether this build of torch has it for packed texts on this device."""
+    qkv, offsets = torch.zeros(3, 3 * 64, dtype=torch.float16, device=device), torch.tensor([0, 3], device=device)
+    try:
+        return bool((_attend_by_library(qkv, offsets, 1, 64, 3, AttentionKind(1.0, window=1)) == 0).all())
+    except (RuntimeError, TypeError, AttributeError, NotImplementedError):
+        return False
+
+
+def _attend_by_library(
+    qkv: torch.Tensor, offsets: torch.Tensor, heads: int, width: int, longest: int, kind: AttentionKind
+) -> torch.Tensor:
+    key_heads = kind.key_heads or heads
+    q, k, v = qkv.view(len(qkv), -1, width).split([heads, key_heads, key_heads], 1)
+    ends = offsets.int()
+    window = -1 if kind.window is None else kind.window
+    right = 0 if kind.causal and kind.window is not None else window
+    out = torch.ops.aten._flash_attention_forward(
+        q, k, v, ends, ends, longest, longest, 0.0, kind.causal, False, scale=kind.scale, window_size_left=window,
+        window_size_right=right,
+    )[0]  # fmt: skip
+    return out.view(len(qkv), heads * width)
+
+
+class _Class(NamedTuple):
+    """Texts of more tokens than `above` and `at_most` so many are computed in blocks of this shape."""
+
+    above: int
+    at_most: int
+    shape: Shape | None  # None: by torch's flash attention
+
+
+def _list_classes(width: int, dtype: torch.dtype, library: bool) -> list[_Class]:
+    """The classes from short texts to long ones."""
     short, long = (FLOAT32_SHAPES, FLOAT32_LONG_SHAPES) if dtype == torch.float32 else (SHAPES, LONG_SHAPES)
-    limits = list(short.items()) if width <= MAX_SHORT_WIDTH else []
-    limits.append((1 << 30, next(shape for most, shape in long.items() if width <= most)))
-    return [(above, limit, shape) for above, (limit, shape) in zip([0, *(k for k, _ in limits)], limits, strict=False)]
+    wide = next(shape for most, shape in long.items() if width <= most)
+    limits: list[tuple[int, Shape | None]] = list(short.items()) if width <= MAX_SHORT_WIDTH else []
+    if library and width > MAX_SHORT_WIDTH:
+        limits.append((16, wide))  # the library has another order for texts of one token
+    limits.append((1 << 30, None if library else wide))
+    return [_Class(above, *last) for above, last in zip([0, *(k for k, _ in limits)], limits, strict=False)]
 
 
 def _split_texts(
-    classes: list[tuple[int, int, Shape]], runs: tuple[tuple[int, int, int], ...], at_most: bool
-) -> Iterator[tuple[Shape, int, int, int, int, int]]:
-    """Yield (shape, more tokens than, at most, first text, texts, longest text) of each class that has texts.
+    classes: list[_Class], runs: tuple[tuple[int, int, int], ...], at_most: bool
+) -> Iterator[tuple[int, int, Shape | None, int, int, int]]:
+    """Yield (more tokens than, at most, shape, first text, texts, longest text) of each class that has texts.
 
     With `at_most` the program of a text that is not of its class does nothing.
     """
@@ -122,7 +179,7 @@ def _split_texts(
             elif length <= limit or at_most:
                 count, last = count + texts, min(limit, length)
         if count:
-            yield shape, above, limit, 0 if at_most else first, count + first if at_most else count, last
+            yield above, limit, shape, 0 if at_most else first, count + first if at_most else count, last
 
 
 def multiply_heads(x: torch.Tensor, first: int, vectors: torch.Tensor) -> torch.Tensor:
@@ -137,28 +194,18 @@ def multiply_heads(x: torch.Tensor, first: int, vectors: torch.Tensor) -> torch.
     return out
 
 
-@triton.jit
-def _rotate(first, second, cosine, sine, position, d, mask, HALF: tl.constexpr):
-    """Turn both halves of rows by their positions, in float32; back in their own type."""
-    turn = position[:, None] * HALF + d[None, :]
-    c, s = tl.load(cosine + turn, mask=mask, other=0), tl.load(sine + turn, mask=mask, other=0)
-    a, b = first.to(tl.float32), second.to(tl.float32)
-    return (a * c - b * s).to(first.dtype), (b * c + a * s).to(first.dtype)
-
-
 @triton.jit(do_not_specialize=["first_text"])
 def _attend_kernel(
-    qkv, offsets, out, cosine, sine, bias, distance_rows, by_query, by_key, first_text, scale, HEADS: tl.constexpr,
-    KEY_HEADS: tl.constexpr, WIDTH: tl.constexpr, PART: tl.constexpr, BLOCK: tl.constexpr, VALUES: tl.constexpr,
+    qkv, offsets, out, bias, distance_rows, by_query, by_key, first_text, scale, HEADS: tl.constexpr,
+    KEY_HEADS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, ABOVE: tl.constexpr, LIMIT: tl.constexpr, CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr, REACH: tl.constexpr, SPAN: tl.constexpr, WIDEN: tl.constexpr,
 ):  # fmt: skip
     """qkv [tokens, heads + 2 · key heads, WIDTH] → out [tokens, heads, WIDTH].
 
     One program per text, head and block of queries; texts of other lengths than ABOVE + 1 to LIMIT are left out. Texts
-    of up to KEYS tokens take one round; longer ones carry maximum and sum from block to block. With rotary positions
-    PART is half a head, and both halves are multiplied one after the other. WIDEN multiplies in float32, because
-    Triton's interpreter cannot multiply bfloat16.
+    of up to KEYS tokens take one round; longer ones carry maximum and sum from block to block. WIDEN multiplies in
+    float32, because Triton's interpreter cannot multiply bfloat16.
     """
     text = first_text + tl.program_id(0)
     head = tl.program_id(1)
@@ -168,23 +215,18 @@ def _attend_kernel(
     if (first >= n) | (n <= ABOVE) | (n > LIMIT):
         return
     ROW: tl.constexpr = (HEADS + 2 * KEY_HEADS) * WIDTH
-    TWO: tl.constexpr = PART != WIDTH
-    d, dv = tl.arange(0, BLOCK), tl.arange(0, VALUES)
-    inside = d[None, :] < PART
+    d = tl.arange(0, BLOCK)
+    inside = d[None, :] < WIDTH
     query = first + tl.arange(0, QUERIES)
     is_query = query < n
     q_mask = is_query[:, None] & inside
     q_ptr = qkv + start * ROW + head * WIDTH + query[:, None] * ROW + d[None, :]
     q = tl.load(q_ptr, mask=q_mask, other=0)
-    q_2 = q
-    if TWO:
-        q_2 = tl.load(q_ptr + PART, mask=q_mask, other=0)
-        q, q_2 = _rotate(q, q_2, cosine, sine, query, d, q_mask, PART)
     if WIDEN:
-        q, q_2 = q.to(tl.float32), q_2.to(tl.float32)
+        q = q.to(tl.float32)
     running_max = tl.full([QUERIES], float("-inf"), tl.float32)
     running_sum = tl.zeros([QUERIES], tl.float32)
-    weighted = tl.zeros([QUERIES, VALUES], tl.float32)
+    weighted = tl.zeros([QUERIES, BLOCK], tl.float32)
     begin, end = 0, n
     if WINDOW >= 0:
         begin = tl.maximum(first - WINDOW, 0) // KEYS * KEYS
@@ -198,17 +240,10 @@ def _attend_kernel(
         k_mask = is_key[:, None] & inside
         k_ptr = key_base + key[:, None] * ROW + d[None, :]
         k = tl.load(k_ptr, mask=k_mask, other=0)
-        v_mask = is_key[:, None] & (dv[None, :] < WIDTH)
-        v = tl.load(key_base + KEY_HEADS * WIDTH + key[:, None] * ROW + dv[None, :], mask=v_mask, other=0)
-        k_2 = k
-        if TWO:
-            k_2 = tl.load(k_ptr + PART, mask=k_mask, other=0)
-            k, k_2 = _rotate(k, k_2, cosine, sine, key, d, k_mask, PART)
+        v = tl.load(k_ptr + KEY_HEADS * WIDTH, mask=k_mask, other=0)
         if WIDEN:
-            k, k_2, v = k.to(tl.float32), k_2.to(tl.float32), v.to(tl.float32)
+            k, v = k.to(tl.float32), v.to(tl.float32)
         score = tl.dot(q, tl.trans(k), input_precision="ieee")
-        if TWO:
-            score = tl.dot(q_2, tl.trans(k_2), score, input_precision="ieee")
         score *= scale * LOG2_E
         seen = is_key[None, :] & is_query[:, None]
         distance = key[None, :] - query[:, None]
@@ -237,9 +272,8 @@ def _attend_kernel(
         running_sum = running_sum * decay + tl.sum(weight, 1)
         weighted = weighted * decay[:, None] + tl.dot(weight.to(v.dtype), v, input_precision="ieee")
         running_max = new_max
-    out_ptr = out + (start + query)[:, None] * (HEADS * WIDTH) + head * WIDTH + dv[None, :]
-    result = (weighted / running_sum[:, None]).to(out.dtype.element_ty)
-    tl.store(out_ptr, result, mask=is_query[:, None] & (dv[None, :] < WIDTH))
+    out_ptr = out + (start + query)[:, None] * (HEADS * WIDTH) + head * WIDTH + d[None, :]
+    tl.store(out_ptr, (weighted / running_sum[:, None]).to(out.dtype.element_ty), mask=q_mask)
 
 
 @triton.jit(do_not_specialize=["tokens"])

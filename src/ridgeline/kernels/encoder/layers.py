@@ -90,20 +90,29 @@ def add_then_normalize(
     return residual, residual if norm is None else x
 
 
-def normalize_heads(
-    x: torch.Tensor, queries: torch.Tensor, keys: torch.Tensor, heads: int, key_heads: int, epsilon: float
+def prepare_heads(
+    x: torch.Tensor,
+    heads: int,
+    key_heads: int,
+    width: int,
+    norms: tuple[torch.Tensor, torch.Tensor] | None,
+    epsilon: float,
+    turns: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None,
 ) -> torch.Tensor:
-    """Norm of each query and key of x [T, (heads + 2 · key_heads) · width] by its mean square; written over x.
+    """Norm and rotation of each query and key of x [T, (heads + 2 · key_heads) · width]; written over x.
 
-    queries, keys: the weights of the norms, [width]
+    norms  the weights [width] of queries and of keys, divided by the root of the mean square
+    turns  the position of each token [T], and cosine and sine [positions, width / 2]
     """
-    tokens, width = x.shape[0], len(queries)
-    block = triton.next_power_of_2(width)
-    rows, step = tokens * (heads + key_heads), max(1, ELEMENTS_PER_PROGRAM // block)
+    tokens, half = x.shape[0], width // 2
+    block = triton.next_power_of_2(half)
+    per_token = min(8, triton.next_power_of_2(heads + key_heads))
+    step = max(1, ELEMENTS_PER_PROGRAM // (2 * block * per_token))
     if tokens:
-        _normalize_heads_kernel[(triton.cdiv(rows, step),)](
-            x, queries, keys, rows, epsilon, heads, key_heads, width, block, step, num_warps=4
-        )
+        _prepare_heads_kernel[(triton.cdiv(tokens, step), triton.cdiv(heads + key_heads, per_token))](
+            x, *(norms or (None, None)), *(turns or (None, None, None)), tokens, epsilon, heads, key_heads, half, block,
+            step, per_token, num_warps=4,
+        )  # fmt: skip
     return x
 
 
@@ -240,24 +249,37 @@ def _add_and_normalize_kernel(
         tl.store(out + offset, y.to(out.dtype.element_ty), mask=mask)
 
 
-@triton.jit(do_not_specialize=["rows"])
-def _normalize_heads_kernel(
-    x, queries, keys, rows, epsilon, HEADS: tl.constexpr, KEY_HEADS: tl.constexpr, WIDTH: tl.constexpr,
-    BLOCK: tl.constexpr, ROWS: tl.constexpr,
+@triton.jit(do_not_specialize=["tokens"])
+def _prepare_heads_kernel(
+    x, query_norm, key_norm, positions, cosine, sine, tokens, epsilon, HEADS: tl.constexpr, KEY_HEADS: tl.constexpr,
+    HALF: tl.constexpr, BLOCK: tl.constexpr, TOKENS: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
-    """One row is one query or key of a token."""
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    token, head = row // (HEADS + KEY_HEADS), row % (HEADS + KEY_HEADS)
+    """TOKENS tokens, PARTS of their queries and keys: both halves [TOKENS, PARTS, HALF]."""
+    token = tl.program_id(0).to(tl.int64) * TOKENS + tl.arange(0, TOKENS)
+    head = tl.program_id(1) * PARTS + tl.arange(0, PARTS)
     d = tl.arange(0, BLOCK)
-    inside = d < WIDTH
-    mask = (row < rows)[:, None] & inside[None, :]
-    ptr = x + (token * (HEADS + 2 * KEY_HEADS) + head)[:, None] * WIDTH + d[None, :]
-    y = tl.load(ptr, mask=mask, other=0).to(tl.float32)
-    y *= 1 / tl.sqrt(tl.sum(y * y, 1) / WIDTH + epsilon)[:, None]
-    of_query = tl.load(queries + d, mask=inside, other=0).to(tl.float32)[None, :]
-    of_key = tl.load(keys + d, mask=inside, other=0).to(tl.float32)[None, :]
-    y *= tl.where((head < HEADS)[:, None], of_query, of_key)
-    tl.store(ptr, y.to(x.dtype.element_ty), mask=mask)
+    is_token, is_head, inside = (token < tokens)[:, None, None], (head < HEADS + KEY_HEADS)[None, :, None], d < HALF
+    mask = is_token & is_head & inside[None, None, :]
+    ptr = x + (token[:, None, None] * (HEADS + 2 * KEY_HEADS) + head[None, :, None]) * (2 * HALF) + d[None, None, :]
+    a = tl.load(ptr, mask=mask, other=0).to(tl.float32)
+    b = tl.load(ptr + HALF, mask=mask, other=0).to(tl.float32)
+    if query_norm is not None:
+        scale = 1 / tl.sqrt((tl.sum(a * a, 2) + tl.sum(b * b, 2)) / (2 * HALF) + epsilon)
+        is_query = (head < HEADS)[None, :, None]
+        wq = tl.load(query_norm + d, mask=inside, other=0).to(tl.float32)[None, None, :]
+        wk = tl.load(key_norm + d, mask=inside, other=0).to(tl.float32)[None, None, :]
+        a *= scale[:, :, None] * tl.where(is_query, wq, wk)
+        wq = tl.load(query_norm + HALF + d, mask=inside, other=0).to(tl.float32)[None, None, :]
+        wk = tl.load(key_norm + HALF + d, mask=inside, other=0).to(tl.float32)[None, None, :]
+        b *= scale[:, :, None] * tl.where(is_query, wq, wk)
+    if positions is not None:
+        position = tl.load(positions + token, mask=token < tokens, other=0)
+        turn = position[:, None, None] * HALF + d[None, None, :]
+        known = is_token & inside[None, None, :]
+        c, s = tl.load(cosine + turn, mask=known, other=0), tl.load(sine + turn, mask=known, other=0)
+        a, b = a * c - b * s, b * c + a * s
+    tl.store(ptr, a.to(x.dtype.element_ty), mask=mask)
+    tl.store(ptr + HALF, b.to(x.dtype.element_ty), mask=mask)
 
 
 @triton.jit(do_not_specialize=["tokens"])

@@ -34,11 +34,13 @@ class Tile(NamedTuple):
 
 
 # By benchmarks/records/h200-embed-sweep.txt.
-LARGE_TILE, NARROW_TILE, SMALL_TILE = Tile(128, 256, 64, 8, 4), Tile(128, 128, 64, 8, 4), Tile(64, 32, 128, 4, 4)
-FLOAT32_TILE = Tile(64, 64, 32, 4, 3)
-SMALL_TOKENS = 1024  # with no more tokens than this the small tile is faster
+LARGE_TILE, NARROW_TILE, SMALL_TILE = Tile(256, 128, 64, 8, 3), Tile(128, 128, 64, 8, 4), Tile(64, 64, 128, 4, 3)
+SMALL_GATED_TILE = Tile(64, 128, 64, 4, 4)
+FLOAT32_TILE, SMALL_FLOAT32_TILE = Tile(64, 64, 32, 4, 3), Tile(16, 32, 64, 2, 3)
+SMALL_TILES = 200  # with no more small tiles than this they are the fastest
+LARGE_TOKENS = 16_384  # from here the large tile is the fastest
 MIN_LINEAR_TOKENS = 16_384  # from here one launch is faster than the library's product and a pass for the activation
-GATE_COLUMNS = 128  # of a gate, beside as many of what it multiplies, in a weight of `linear_gated`
+GATE_COLUMNS = 64  # of a gate, beside as many of what it multiplies, in a weight of `linear_gated`
 ALIGNMENT = 16  # bytes of a row, for the tensor copy engine
 
 
@@ -51,16 +53,18 @@ def count_multiprocessors(device: int) -> int:
 def linear_activate_pays(weight: torch.Tensor, tokens: int) -> bool:
     """Return whether `linear` with an activation is faster than the library's product and `activate`."""
     width, depth = weight.shape
-    return width % LARGE_TILE.columns == 0 and depth % LARGE_TILE.step == 0 and tokens >= MIN_LINEAR_TOKENS
+    return width % 256 == 0 and depth % LARGE_TILE.step == 0 and tokens >= MIN_LINEAR_TOKENS
 
 
-def choose_tile(tokens: int, width: int, dtype: torch.dtype) -> Tile:
+def choose_tile(tokens: int, width: int, dtype: torch.dtype, gated: bool = False) -> Tile:
     """Return the fastest tile; all tiles of a type give the same bits."""
     if dtype == torch.float32:
-        return FLOAT32_TILE
-    if tokens <= SMALL_TOKENS:
-        return SMALL_TILE
-    return LARGE_TILE if width % LARGE_TILE.columns == 0 else NARROW_TILE
+        small, large = SMALL_FLOAT32_TILE, FLOAT32_TILE
+    else:
+        small = SMALL_GATED_TILE if gated else SMALL_TILE
+        large = LARGE_TILE if tokens >= LARGE_TOKENS else NARROW_TILE
+    tiles = triton.cdiv(tokens, small.tokens) * triton.cdiv(width, small.columns)
+    return small if tiles <= SMALL_TILES else large
 
 
 def linear(
@@ -75,6 +79,37 @@ def linear(
     kind  an activation, or "none"
     """
     return _multiply(x, weight, bias, kind, False, weight.shape[0], tile)
+
+
+def library_agrees(weight: torch.Tensor, bias: torch.Tensor | None, tokens: int) -> bool:
+    """Return whether the library's product of so many rows has the bits of `linear`, for every row.
+
+    Then its sums have the same order, and the library, which is faster, can compute exactly so many rows at a time.
+    """
+    random = torch.Generator(weight.device).manual_seed(0)
+    x = torch.randn(tokens, weight.shape[1], generator=random, device=weight.device).to(weight.dtype)
+    out = torch.empty((tokens, len(weight)), dtype=x.dtype, device=x.device)
+    _multiply_by_library(x, weight, bias, out)
+    return bool(torch.equal(out, linear(x, weight, bias)))
+
+
+def linear_by_library(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, tokens: int) -> torch.Tensor:
+    """The result of `linear`, from the library for each full `tokens` rows if `library_agrees` says so for these."""
+    whole = len(x) // tokens * tokens
+    out = torch.empty((len(x), len(weight)), dtype=x.dtype, device=x.device)
+    for start in range(0, whole, tokens):
+        rows = slice(start, start + tokens)
+        _multiply_by_library(x[rows], weight, bias, out[rows])
+    if whole < len(x):
+        out[whole:] = linear(x[whole:], weight, bias)
+    return out
+
+
+def _multiply_by_library(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor) -> None:
+    if bias is None:
+        torch.mm(x, weight.T, out=out)
+    else:
+        torch.addmm(bias, x, weight.T, out=out)
 
 
 def linear_gated(
@@ -109,13 +144,11 @@ def _multiply(
     (tokens, depth), padded = x.shape, width + -width % multiple
     out = torch.empty((tokens, padded), dtype=x.dtype, device=x.device)
     if tokens:
-        columns, rows = (2 * GATE_COLUMNS, len(weight)) if gated else (0, padded)
+        rows = len(weight) if gated else padded
         if padded != width and not gated:
             weight = F.pad(weight, (0, 0, 0, padded - width))
             bias = None if bias is None else F.pad(bias, (0, padded - width))
-        tile = tile or choose_tile(tokens, rows, x.dtype)
-        if gated:
-            tile = tile._replace(columns=columns)
+        tile = tile or choose_tile(tokens, rows, x.dtype, gated)
         grid = triton.cdiv(tokens, tile.tokens) * triton.cdiv(rows, tile.columns)
         programs = min(count_multiprocessors(x.get_device()), grid)
         _linear_kernel[(programs,)](
