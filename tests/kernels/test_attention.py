@@ -19,10 +19,10 @@ from tests.kernels.test_encoder import (  # noqa: E402, F401
     DEVICE,
     TYPES,
     close,
+    few,
     make_offsets,
     make_tensor,
     pytestmark,
-    quick,
 )
 
 from ridgeline.kernels.encoder import (  # noqa: E402
@@ -70,7 +70,7 @@ def compute(qkv, lengths, heads, key_heads, width, kind, vectors):
     return torch.cat(parts)
 
 
-@quick
+@few
 @given(lengths_of, kinds, st.sampled_from([(2, 2, 8), (4, 2, 16), (1, 1, 80)]), st.sampled_from(TYPES))
 def test_every_kind_of_attention(lengths, name, shape, dtype):
     (heads, key_heads, width), kind = shape, KINDS[name]
@@ -99,7 +99,7 @@ def test_every_kind_of_attention(lengths, name, shape, dtype):
         assert torch.equal(last, together[-lengths[-1] :])
 
 
-@quick
+@few
 @given(
     st.integers(1, 40), st.sampled_from([(2, 1, 6), (3, 3, 16)]), st.booleans(), st.booleans(), st.sampled_from(TYPES)
 )
@@ -120,7 +120,7 @@ def test_queries_and_keys_are_normalised_and_turned(tokens, shape, normed, turne
     close(got, torch.cat([query, key, value], 1).flatten(1), dtype)
 
 
-@quick
+@few
 @given(
     st.integers(1, 20), st.sampled_from([8, 48]), st.booleans(), st.booleans(), st.booleans(), st.sampled_from(TYPES)
 )

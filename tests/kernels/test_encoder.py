@@ -23,6 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 TYPES = [torch.float32, torch.float16, torch.bfloat16]
 PHASES = [Phase.explicit, Phase.reuse, Phase.generate]  # shrinking takes minutes in the interpreter
 quick = settings(deadline=None, max_examples=12, phases=PHASES, suppress_health_check=list(HealthCheck))
+few = settings(quick, max_examples=5)  # the interpreter is slow
 lengths_of = st.lists(st.integers(1, 40), min_size=1, max_size=6)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from tests.kernels.test_encoder import CUDA, TYPES, apply_activation, close, make_tensor, pytestmark, quick  # noqa: E402, F401
+from tests.kernels.test_encoder import CUDA, TYPES, apply_activation, close, few, make_tensor, pytestmark, quick  # noqa: E402, F401
 
 from ridgeline.kernels.encoder import activate_gate, products  # noqa: E402
 from ridgeline.kernels.encoder.activations import ACTIVATIONS  # noqa: E402
@@ -20,7 +20,7 @@ from ridgeline.kernels.encoder.activations import ACTIVATIONS  # noqa: E402
 # 16 bits only: float32 has no fast product, and its tiles do not fit into a multiprocessor.
 
 
-@quick
+@few
 @given(st.sampled_from([1, 63, 130]), st.sampled_from([(256, 64), (512, 192)]), st.sampled_from(TYPES[1:]),
        st.sampled_from(ACTIVATIONS))  # fmt: skip
 def test_a_product_with_its_bias_and_activation(tokens, shape, dtype, kind):
@@ -44,7 +44,7 @@ def test_unsupported_and_slow_shapes_are_reported():
         assert products.linear_activate_pays(torch.empty(width, depth, device="meta"), tokens) is expected
 
 
-@quick
+@few
 @given(st.sampled_from([(40, 72), (130, 20)]), st.sampled_from(TYPES), st.integers(1, 70), st.booleans())
 def test_a_row_has_the_same_bits_beside_any_others(shape, dtype, count, has_bias):
     width, depth = shape
@@ -57,7 +57,7 @@ def test_a_row_has_the_same_bits_beside_any_others(shape, dtype, count, has_bias
     assert torch.equal(products.linear_by_library(x, weight, bias, 71), together)
 
 
-@quick
+@few
 @given(st.integers(1, 70), st.sampled_from([64, 40, 130]), st.sampled_from(TYPES[1:]), st.booleans(),
        st.sampled_from(["gelu", "silu"]))  # fmt: skip
 def test_a_gate_and_what_it_multiplies_are_one_product(tokens, width, dtype, has_bias, kind):

@@ -85,8 +85,8 @@ class Embedder:
     prompt        text before every input: the name of a prompt of the model, or the words themselves
     truncate_dim  keep the first components only (Matryoshka), before normalising
     batch_invariant  promise that the result of a text is the same to the last bit in any batch, order, `batch_tokens`
-                  and thread. On a CPU whose products oneDNN or native code computes this always holds; everywhere else,
-                  on a GPU too, the promise is refused
+                  and thread. On a CPU whose products oneDNN or native code computes this always holds; a GPU with
+                  Triton chooses kernels that keep it; everywhere else the promise is refused
 
     A folder of a sparse or a multi-vector encoder has other outputs than "dense" (`outputs`): with such a model
     max_tokens and the prompt are those of a document unless the prompt is "query".

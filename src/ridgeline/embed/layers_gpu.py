@@ -50,8 +50,8 @@ class GpuLayers(Layers):
 
     def __init__(self, config: Config, device: Any, dtype: Any, batch_invariant: bool = False) -> None:
         super().__init__(config, device, dtype)
-        self.batch_invariant = batch_invariant
         self._uses_attention_kernel = 0 < config.head_width <= MAX_WIDTH
+        self.batch_invariant = batch_invariant and (self._uses_attention_kernel or not config.layers)
         self._kind = _KINDS.get(config.activation, "gelu_tanh")
         if dtype != torch.float32:
             self._kind = _SHORT_KINDS.get(self._kind, self._kind)
