@@ -90,6 +90,8 @@ def test_every_kind_of_attention(lengths, name, shape, dtype):
     together = attend(qkv, offsets, heads, width, max(lengths), kind, runs)
     wide = torch.float16 if dtype == torch.float32 else torch.bfloat16  # products are rounded, then summed
     close(together, compute(qkv, lengths, heads, key_heads, width, kind, vectors), dtype if vectors is None else wide)
+    by_longest = attend(qkv, offsets, heads, width, max(lengths), kind)
+    close(by_longest, together.double(), dtype if vectors is None else wide)
     one_run = ((0, len(lengths), max(lengths)),)
     assert torch.equal(attend(qkv, offsets, heads, width, max(lengths), kind, one_run, True), together)
     if vectors is None:

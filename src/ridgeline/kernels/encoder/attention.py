@@ -78,7 +78,7 @@ def attend(
     library = _flash_fits(qkv, width, kind)
     classes = _list_classes(width, qkv.dtype, library)
     chosen = (
-        [(*next(c for c in classes if longest <= c.at_most), 0, texts, longest)]
+        [(0, 1 << 30, next(c.shape for c in classes if longest <= c.at_most), 0, texts, longest)]
         if runs is None
         else list(_split_texts(classes, runs, at_most))
     )
