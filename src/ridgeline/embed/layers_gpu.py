@@ -41,7 +41,12 @@ from ridgeline.kernels.encoder import (
 _KINDS = {"gelu": "gelu", "relu": "relu", "silu": "silu"}  # all others are gelu by tanh
 _POOLINGS = ("mean", "max", "cls")  # of the kernel
 _SHORT_KINDS = {"gelu": "gelu_16"}  # accurate enough for results of 16 bits
-LIBRARY_TOKENS = 8192  # that the library multiplies at a time in a batch-invariant product; a graph has fewer
+# Rows that the library multiplies at a time in a batch-invariant product; with few rows it sums in other orders.
+LIBRARY_SIZES = {
+    torch.float16: (65_536, 32_768, 16_384, 8_192),
+    torch.bfloat16: (65_536, 32_768, 16_384, 8_192),
+    torch.float32: (65_536, 32_768, 16_384, 8_192, 4_096, 2_048, 1_024),
+}
 MAX_PRODUCTS = 1 << 29  # values of the products with distances that are held at a time: 1 GiB of 16 bits
 
 
@@ -114,21 +119,20 @@ class GpuLayers(Layers):
         """x [T, depth] · weight [width, depth]ᵀ + bias. Every product of the layers is computed here."""
         if not self.batch_invariant:
             return F.linear(x, weight, bias)
-        if len(x) < LIBRARY_TOKENS or not self._library_agrees(weight, bias):
-            return linear(x, weight, bias)
-        return linear_by_library(x, weight, bias, LIBRARY_TOKENS)
+        sizes = [size for size in LIBRARY_SIZES[self.dtype] if size <= len(x)]
+        return linear_by_library(x, weight, bias, [size for size in sizes if self._library_agrees(weight, bias, size)])
 
-    def _library_agrees(self, weight: Any, bias: Any) -> bool:
-        """Whether the library has the bits of our own kernel for LIBRARY_TOKENS rows, under the settings of torch."""
+    def _library_agrees(self, weight: Any, bias: Any, size: int) -> bool:
+        """Whether the library has the bits of our own kernel for so many rows, under the settings of torch."""
         matmul = torch.backends.cuda.matmul
-        settings = (
-            matmul.allow_tf32,
-            matmul.allow_fp16_reduced_precision_reduction,
-            matmul.allow_bf16_reduced_precision_reduction,
-        )
-        key = (tuple(weight.shape), bias is None, weight.dtype, settings)
+        narrow = getattr(matmul, "fp32_precision", None) or matmul.allow_tf32  # older versions of torch have the latter
+        sums = matmul.allow_fp16_reduced_precision_reduction, matmul.allow_bf16_reduced_precision_reduction
+        key = (tuple(weight.shape), bias is None, weight.dtype, size, str(narrow), str(sums))
         if key not in self._agreements:
-            self._agreements[key] = library_agrees(weight, bias, LIBRARY_TOKENS)
+            try:
+                self._agreements[key] = library_agrees(weight, bias, size)
+            except torch.OutOfMemoryError:
+                self._agreements[key] = False
         return self._agreements[key]
 
     def linear(self, x: Any, layer: Linear) -> Any:

@@ -21,14 +21,16 @@ INTERPRETED = triton.knobs.runtime.interpret
 LOG2_E = tl.constexpr(1.4426950408889634)
 MIN_WIDTH = 16  # of what tensor cores multiply
 
-Shape = tuple[int, int, int]  # queries and keys at a time, warps
+Shape = tuple[int, int, int, int]  # queries and keys at a time, warps, stages
 
 # By benchmarks/records/h200-embed-sweep.txt: by the tokens of a text, then for longer texts by the width of a head.
 # float32 is multiplied without tensor cores, and a shape that does not fit into registers takes twenty times as long.
-SHAPES: dict[int, Shape] = {16: (16, 16, 1), 32: (32, 32, 2), 64: (64, 32, 2)}
-LONG_SHAPES: dict[int, Shape] = {64: (128, 64, 4), 128: (128, 64, 8), 256: (64, 32, 4)}
-FLOAT32_SHAPES: dict[int, Shape] = {16: (16, 16, 1), 32: (32, 32, 1)}
-FLOAT32_LONG_SHAPES: dict[int, Shape] = {64: (64, 32, 2), 128: (32, 32, 4), 256: (16, 16, 4)}
+SHAPES: dict[int, Shape] = {16: (16, 16, 1, 3), 32: (32, 32, 2, 3), 64: (64, 32, 2, 3)}
+LONG_SHAPES: dict[int, Shape] = {64: (128, 64, 4, 3), 128: (128, 64, 8, 3), 256: (64, 32, 4, 3)}
+WINDOW_SHAPES: dict[int, Shape] = {64: (64, 32, 4, 3), 128: (64, 32, 4, 3), 256: (64, 32, 4, 3)}
+FLOAT32_SHAPES: dict[int, Shape] = {16: (16, 16, 1, 3), 32: (32, 32, 1, 3)}
+FLOAT32_LONG_SHAPES: dict[int, Shape] = {64: (64, 32, 2, 3), 128: (32, 32, 4, 3), 256: (16, 16, 4, 3)}
+MAX_OWN_WINDOW = 128  # torch's flash attention is slower with a window than without
 MAX_WIDTH = 256
 MAX_SHORT_WIDTH = 64  # wider heads have one shape for texts of any length
 
@@ -76,7 +78,7 @@ def attend(
     if not tokens or not texts:
         return torch.empty((tokens, heads * width), dtype=qkv.dtype, device=qkv.device)
     library = _flash_fits(qkv, width, kind)
-    classes = _list_classes(width, qkv.dtype, library)
+    classes = _list_classes(width, qkv.dtype, library, kind.window is not None and kind.window <= MAX_OWN_WINDOW)
     chosen = (
         [(0, 1 << 30, next(c.shape for c in classes if longest <= c.at_most), 0, texts, longest)]
         if runs is None
@@ -102,11 +104,12 @@ def attend(
             continue
         if not len(out):
             out = torch.empty((tokens, heads * width), dtype=qkv.dtype, device=qkv.device)
-        queries, keys, warps = shape
+        queries, keys, warps, stages = shape
         _attend_kernel[(count, heads, triton.cdiv(longest_here, queries))](
             qkv, offsets, out, kind.bias, None if distances is None else distances.rows, by_query, by_key, first,
             kind.scale, heads, key_heads, width, max(MIN_WIDTH, triton.next_power_of_2(width)), queries, keys, above,
             limit, kind.causal, -1 if kind.window is None else kind.window, reach, span, INTERPRETED, num_warps=warps,
+            num_stages=stages,
         )  # fmt: skip
     return out
 
@@ -117,6 +120,8 @@ def _flash_fits(qkv: torch.Tensor, width: int, kind: AttentionKind) -> bool:
     """
     short = qkv.dtype in (torch.float16, torch.bfloat16)
     biased = kind.bias is not None or kind.distances is not None
+    if kind.window is not None and kind.window <= MAX_OWN_WINDOW:
+        return False
     return qkv.is_cuda and short and not biased and width % 8 == 0 and width <= MAX_WIDTH and _has_flash(qkv.device)
 
 
@@ -153,9 +158,10 @@ class _Class(NamedTuple):
     shape: Shape | None  # None: by torch's flash attention
 
 
-def _list_classes(width: int, dtype: torch.dtype, library: bool) -> list[_Class]:
+def _list_classes(width: int, dtype: torch.dtype, library: bool, narrow: bool) -> list[_Class]:
     """The classes from short texts to long ones."""
     short, long = (FLOAT32_SHAPES, FLOAT32_LONG_SHAPES) if dtype == torch.float32 else (SHAPES, LONG_SHAPES)
+    long = WINDOW_SHAPES if narrow and dtype != torch.float32 else long
     wide = next(shape for most, shape in long.items() if width <= most)
     limits: list[tuple[int, Shape | None]] = list(short.items()) if width <= MAX_SHORT_WIDTH else []
     if library and width > MAX_SHORT_WIDTH:

@@ -9,6 +9,7 @@ batch can have small tiles (tests/kernels/test_products.py compares them on a GP
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -93,15 +94,21 @@ def library_agrees(weight: torch.Tensor, bias: torch.Tensor | None, tokens: int)
     return bool(torch.equal(out, linear(x, weight, bias)))
 
 
-def linear_by_library(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, tokens: int) -> torch.Tensor:
-    """The result of `linear`, from the library for each full `tokens` rows if `library_agrees` says so for these."""
-    whole = len(x) // tokens * tokens
+def linear_by_library(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, sizes: Sequence[int]
+) -> torch.Tensor:
+    """The result of `linear`, from the library for as many rows as `sizes` can make up, descending.
+
+    The caller has checked each size for weights of this shape by `library_agrees`.
+    """
     out = torch.empty((len(x), len(weight)), dtype=x.dtype, device=x.device)
-    for start in range(0, whole, tokens):
-        rows = slice(start, start + tokens)
-        _multiply_by_library(x[rows], weight, bias, out[rows])
-    if whole < len(x):
-        out[whole:] = linear(x[whole:], weight, bias)
+    begin = 0
+    for size in sizes:
+        while len(x) - begin >= size:
+            _multiply_by_library(x[begin : begin + size], weight, bias, out[begin : begin + size])
+            begin += size
+    if begin < len(x):
+        _multiply(x[begin:], weight, bias, "none", False, len(weight), None, out[begin:])
     return out
 
 
@@ -135,14 +142,15 @@ def join_gate(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
 
 def _multiply(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, kind: str, gated: bool, width: int,
-    tile: Tile | None,
+    tile: Tile | None, result: torch.Tensor | None = None,
 ) -> torch.Tensor:  # fmt: skip
     multiple = ALIGNMENT // x.element_size()
     padding = -x.shape[1] % multiple
     if padding:
         x, weight = F.pad(x, (0, padding)), F.pad(weight, (0, padding))
     (tokens, depth), padded = x.shape, width + -width % multiple
-    out = torch.empty((tokens, padded), dtype=x.dtype, device=x.device)
+    fits = result is not None and padded == width and result.data_ptr() % ALIGNMENT == 0
+    out = result if result is not None and fits else torch.empty((tokens, padded), dtype=x.dtype, device=x.device)
     if tokens:
         rows = len(weight) if gated else padded
         if padded != width and not gated:
@@ -157,6 +165,8 @@ def _multiply(
             TensorDescriptor.from_tensor(out, [tile.tokens, tile.columns // 2]), tokens, rows, depth, kind, gated,
             tile.tokens, tile.columns, tile.step, INTERPRETED, num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
+    if result is not None:
+        return result if fits else result.copy_(out[:, :width])
     return out if padded == width else out[:, :width].contiguous()
 
 
