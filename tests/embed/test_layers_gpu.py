@@ -114,10 +114,12 @@ def test_a_text_has_the_same_bits_in_any_batch_on_a_gpu(name: str, dtype: str, t
     texts = [" ".join(random.choice(tiny.WORDS[:17], size=random.integers(0, 180))) for _ in range(60)] + TEXTS
     with (
         Embedder(folder, device="cuda", dtype=dtype, batch_invariant=True) as loaded,
+        Embedder(folder, device="cuda", dtype=dtype) as fastest,
         Embedder(folder, device="cpu", dtype="float32") as reference,
     ):
-        together = loaded.encode(texts)
-        assert (together * reference.encode(texts)).sum(1).min() > 0.995
+        together, expected = loaded.encode(texts), reference.encode(texts)
+        for vectors in (together, fastest.encode(texts), fastest.encode(texts, batch_tokens=500)):
+            assert (vectors * expected).sum(1).min() > 0.995
         np.testing.assert_array_equal(np.stack([loaded.encode(text) for text in texts]), together)
         np.testing.assert_array_equal(loaded.encode(texts[::-1], batch_tokens=500)[::-1], together)
         np.testing.assert_array_equal(loaded.encode(texts, output=("dense", "tokens"))["dense"], together)
