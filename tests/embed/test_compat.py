@@ -96,7 +96,7 @@ def test_prompts_go_by_name_by_task_and_by_default(model, folder):
         np.testing.assert_array_equal(own.encode(["a cat"]), query)
     with compat.SentenceTransformer(folder, device="cpu", prompts={"mine": "red "}, default_prompt_name="mine") as own:
         np.testing.assert_array_equal(own.encode(["cat"]), model.encode(["red cat"]))
-    with pytest.raises(InputError, match="no prompt 'querry'; did you mean 'query'"):
+    with pytest.raises(InputError, match="Prompt name 'querry' not found .* with keys .'query'"):
         model.encode(["a"], prompt_name="querry")
 
 
@@ -144,7 +144,7 @@ def test_properties(folder):
         (lambda c, f: c.SentenceTransformer(), "needs the folder or the name"),
         (lambda c, f: c.SentenceTransformer(f, similarity_fn_name="jaccard"), "no similarity 'jaccard'"),
         (lambda c, f: c.SentenceTransformer(f).encode(["a"], pool={}), "encode has no argument 'pool'"),
-        (lambda c, f: c.SentenceTransformer(f).encode(["a"], precision="int8"), "precision is 'int8'"),
+        (lambda c, f: c.SentenceTransformer(f).encode(["a"], precision="int4"), "Precision 'int4' is not supported"),
         (lambda c, f: c.SentenceTransformer(f).encode(["a"], device="cuda:7"), "make another one for device="),
         (lambda c, f: c.SentenceTransformer(f).encode(["a"], batch_size=0), "batch_size is 0"),
         (lambda c, f: c.SentenceTransformer(f).encode(), "encode needs texts"),
@@ -246,3 +246,38 @@ def test_results_are_those_of_sentence_transformers(folder, rerankers, splade):
             if labels == 1:
                 ids = [[r["corpus_id"] for r in m.rank("a dog", TEXTS[2:8])] for m in (ours, theirs)]
                 assert ids[0] == ids[1]
+
+
+def test_precisions_are_those_of_quantize_embeddings(model):
+    vectors = model.encode(TEXTS, convert_to_tensor=True)
+    low, high = vectors.numpy().min(0), vectors.numpy().max(0)
+    levels = np.floor((vectors.numpy() - low) / ((high - low) / 255)).clip(0, 255)
+    np.testing.assert_array_equal(model.encode(TEXTS, precision="uint8"), levels.astype(np.uint8))
+    np.testing.assert_array_equal(model.encode(TEXTS, precision="int8"), (levels - 128).astype(np.int8))
+    bits = np.packbits(vectors.numpy() > 0, axis=1)
+    np.testing.assert_array_equal(model.encode(TEXTS, precision="ubinary"), bits)
+    binary = model.encode(TEXTS, precision="binary", convert_to_tensor=True)
+    assert binary.dtype == torch.int8
+    np.testing.assert_array_equal(binary.numpy(), bits.astype(int) - 128)
+    constant = compat.quantize(np.ones((3, 2), np.float32), "uint8")
+    assert (constant == 0).all()
+
+
+def test_settings_change_as_attributes(model, folder, caplog):
+    with model.truncate_embeddings(5):
+        assert model.get_embedding_dimension() == 5
+        assert model.encode("a dog").shape == (5,)
+    assert model.encode("a dog").shape == (HIDDEN,)
+    tokens = model.tokenize(["a dog", "the red cat runs"])
+    assert tokens["attention_mask"].sum(1).tolist() == [4, 6]
+    assert tokens["input_ids"][0, :4].tolist() == model._embedder.tokenize(["a dog"]).ids.tolist()
+    with compat.SentenceTransformer(str(folder), device="cpu") as other:
+        other.similarity_fn_name = type("Function", (), {"value": "euclidean"})()  # a member of an enum
+        assert other.similarity_fn_name == "euclidean"
+        with pytest.raises(ValueError, match="'nothing' not found in the configured prompts"):
+            other.encode("a dog", prompt_name="nothing")
+        with pytest.raises(ValueError, match="has no argument 'normalize'"):
+            other.encode("a dog", normalize=True)
+        assert other.get_model_kwargs() == []
+        other.encode("a dog", prompt="so: ", prompt_name="query")
+    assert "Ignoring the `prompt_name`" in caplog.text

@@ -13,9 +13,11 @@ max_seq_length); by default batches are as large as suits the device. Results do
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -27,18 +29,24 @@ from ridgeline.errors import InputError, unknown
 
 __all__ = ["CrossEncoder", "MultiVectorEncoder", "SentenceTransformer", "SparseEncoder"]
 
+PRECISIONS = ("float32", "int8", "uint8", "binary", "ubinary")
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 _PAIRS_PER_LINE = 4_096  # scored before each line of progress
+_log = logging.getLogger(__name__)
 _DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # the first that the model has
 # Arguments of the constructors that change nothing here: models are local, and code of a model is never run.
 _WITHOUT_EFFECT = ("cache_folder", "local_files_only", "token", "revision", "model_card_data")
+
+
+class _CallError(InputError, ValueError):
+    """A wrong argument: in sentence-transformers it is a ValueError."""
 
 
 class _Model:
     """What all classes share: the arguments of the constructor, prompts, properties."""
 
     # These names are always there, so that a task without a prompt takes none, not the default one or a "passage".
-    _default_prompts: Mapping[str, str | None] = {"query": None, "document": None}
+    _default_prompts: Mapping[str, str] = {"query": "", "document": ""}
 
     def __init__(
         self,
@@ -62,25 +70,36 @@ class _Model:
         self._device = "auto" if device is None else str(device)
         self._dtype = _read_dtype(model_kwargs)
         self._settings: dict[str, Any] = {"device": self._device, "dtype": self._dtype}
-        self.prompts: dict[str, str | None] = {**self._default_prompts, **(prompts or {})}
+        self.prompts: dict[str, str] = {**self._default_prompts, **(prompts or {})}
         self.default_prompt_name = default_prompt_name
 
     def _take_prompts(self, config: Any) -> None:
         """Add the prompts of the model; those given to the constructor come first."""
         for name, text in config.prompts.items():
-            if self.prompts.get(name) is None:
+            if not self.prompts.get(name):
                 self.prompts[name] = text
         if self.default_prompt_name is None:
             self.default_prompt_name = config.default_prompt
         elif self.default_prompt_name not in self.prompts:
-            raise unknown("prompt", self.default_prompt_name, self.prompts)
+            raise _CallError(
+                f"Default prompt name {self.default_prompt_name!r} not found in the configured prompts dictionary with "
+                f"keys {list(self.prompts)!r}."
+            )
 
     def _find_prompt(self, prompt: str | None, prompt_name: str | None) -> str:
+        if prompt is not None and prompt_name is not None:
+            _log.warning(
+                "Provide either a `prompt`, a `prompt_name`, or neither, but not both. Ignoring the `prompt_name` in "
+                "favor of `prompt`."
+            )
         if prompt is not None:
             return prompt
         if prompt_name is not None:
             if prompt_name not in self.prompts:
-                raise unknown("prompt", prompt_name, self.prompts)
+                raise _CallError(
+                    f"Prompt name {prompt_name!r} not found in the configured prompts dictionary with keys "
+                    f"{list(self.prompts)!r}."
+                )
             return self.prompts[prompt_name] or ""
         return (self.prompts.get(self.default_prompt_name) or "") if self.default_prompt_name else ""
 
@@ -99,7 +118,7 @@ class _Model:
             raise InputError(f"this model is on {self.device}; make another one for device={device!r}.")
         for key, value in other.items():
             if value is not None:
-                raise InputError(f"{type(self).__name__}.{method} has no argument '{key}' here; leave it out.")
+                raise _CallError(f"{type(self).__name__}.{method} has no argument '{key}' here; leave it out.")
 
     def _close_all(self) -> Iterable[Any]:
         raise NotImplementedError
@@ -138,6 +157,31 @@ class _Encoder(_Model):
         return torch.device(self._embedder.device)
 
     @property
+    def similarity_fn_name(self) -> str:
+        """The function of `similarity`; a member of their SimilarityFunction can be set, too."""
+        return self._similarity
+
+    @similarity_fn_name.setter
+    def similarity_fn_name(self, value: Any) -> None:
+        name = str(getattr(value, "value", value))
+        if name not in SIMILARITIES:
+            raise unknown("similarity", name, SIMILARITIES)
+        self._similarity = name
+
+    def tokenize(self, texts: Sequence[str], **other: Any) -> dict[str, Any]:
+        """Return input_ids and attention_mask, padded with zeros: tensors [N, tokens of the longest text]."""
+        import torch
+
+        self._check_call("tokenize", None, other)
+        tokens = self._embedder.tokenize(list(texts))
+        rows = [torch.from_numpy(tokens[i].astype(np.int64)) for i in range(len(tokens))]
+        masks = [torch.ones_like(row) for row in rows]
+        pad = torch.nn.utils.rnn.pad_sequence
+        return {"input_ids": pad(rows, batch_first=True), "attention_mask": pad(masks, batch_first=True)}
+
+    preprocess = tokenize
+
+    @property
     def max_seq_length(self) -> int:
         """Tokens per text; texts are cut there."""
         return self._embedder.max_tokens
@@ -145,6 +189,10 @@ class _Encoder(_Model):
     @max_seq_length.setter
     def max_seq_length(self, value: int) -> None:
         self._embedder.max_tokens = _check_length(self._embedder.config, value)
+
+    def get_model_kwargs(self) -> list[str]:
+        """Names of further arguments of `encode` that the parts of the model take: none."""
+        return []
 
     def get_max_seq_length(self) -> int:
         return self.max_seq_length
@@ -188,8 +236,6 @@ class SentenceTransformer(_Encoder):
         config = self._embedder.config
         self.truncate_dim = truncate_dim
         self.similarity_fn_name = similarity_fn_name or config.similarity or "cosine"
-        if self.similarity_fn_name not in SIMILARITIES:
-            raise unknown("similarity", self.similarity_fn_name, SIMILARITIES)
         self._embedder._folder_heads.check(["dense"])
 
     def get_embedding_dimension(self) -> int:
@@ -204,22 +250,26 @@ class SentenceTransformer(_Encoder):
         batch_size: int | None = None,
         show_progress_bar: bool | None = None,
         output_value: str = "sentence_embedding",
-        precision: str = "float32",
+        precision: str | None = "float32",
         convert_to_numpy: bool = True,
         convert_to_tensor: bool = False,
         device: Any = None,
         normalize_embeddings: bool = False,
         truncate_dim: int | None = None,
         *,
+        task: str | None = None,
         sentences: str | Iterable[str] | None = None,
         **other: Any,
     ) -> Any:
-        """Return an array [N, dim], a tensor, or a list of tensors; one str gives one vector."""
+        """Return an array [N, dim], a tensor, or a list of tensors; one str gives one vector.
+
+        task: "query" or "document", for models with parts of their own for each, of which none is here: no effect.
+        """
         import torch
 
         self._check_call("encode", device, other)
-        if precision != "float32":
-            raise InputError(f"precision is '{precision}'; only 'float32' is known here.")
+        if precision is not None and precision not in PRECISIONS:
+            raise _CallError(f"Precision '{precision}' is not supported. Known are {', '.join(PRECISIONS)}.")
         texts, single = _read_inputs(inputs, sentences)
         words = self._find_prompt(prompt, prompt_name)
         if output_value == "token_embeddings":
@@ -237,6 +287,8 @@ class SentenceTransformer(_Encoder):
             vectors = vectors[:, :width]
         if normalize_embeddings:
             vectors = torch.nn.functional.normalize(vectors, dim=1)
+        if precision is not None and precision != "float32" and len(vectors):
+            vectors = torch.from_numpy(quantize(vectors.numpy(), precision))
         if convert_to_tensor:
             vectors = vectors.to(self.device) if len(vectors) else torch.tensor([], device=self.device)
             return vectors[0] if single else vectors
@@ -250,20 +302,37 @@ class SentenceTransformer(_Encoder):
         inputs: str | Iterable[str] | None = None,
         prompt_name: str | None = None,
         prompt: str | None = None,
+        *,
+        sentences: str | Iterable[str] | None = None,
         **settings: Any,
     ) -> Any:
         """Encode with the prompt "query", if the model has it; options as in `encode`."""
-        return self.encode(inputs, self._choose_query_prompt(prompt, prompt_name), prompt, **settings)
+        name = self._choose_query_prompt(prompt, prompt_name)
+        texts = sentences if inputs is None else inputs
+        return self.encode(inputs=texts, prompt_name=name, prompt=prompt, task="query", **settings)
 
     def encode_document(
         self,
         inputs: str | Iterable[str] | None = None,
         prompt_name: str | None = None,
         prompt: str | None = None,
+        *,
+        sentences: str | Iterable[str] | None = None,
         **settings: Any,
     ) -> Any:
         """Encode with the prompt "document", "passage" or "corpus", if the model has one; options as in `encode`."""
-        return self.encode(inputs, self._choose_document_prompt(prompt, prompt_name), prompt, **settings)
+        name = self._choose_document_prompt(prompt, prompt_name)
+        texts = sentences if inputs is None else inputs
+        return self.encode(inputs=texts, prompt_name=name, prompt=prompt, task="document", **settings)
+
+    @contextmanager
+    def truncate_embeddings(self, truncate_dim: int | None) -> Iterator[None]:
+        """Encode with another `truncate_dim` inside a `with` block."""
+        before, self.truncate_dim = self.truncate_dim, truncate_dim
+        try:
+            yield
+        finally:
+            self.truncate_dim = before
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
         """Return the similarity of each vector with each other one, a tensor [N1, N2]."""
@@ -289,8 +358,6 @@ class SparseEncoder(_Encoder):
         self._embedder._folder_heads.check(["sparse"])
         self.max_active_dims = max_active_dims
         self.similarity_fn_name = similarity_fn_name or self._embedder.config.similarity or "dot"
-        if self.similarity_fn_name not in SIMILARITIES:
-            raise unknown("similarity", self.similarity_fn_name, SIMILARITIES)
 
     def encode(
         self,
@@ -305,6 +372,7 @@ class SparseEncoder(_Encoder):
         device: Any = None,
         max_active_dims: int | None = None,
         *,
+        task: str | None = None,
         sentences: str | Iterable[str] | None = None,
         **other: Any,
     ) -> Any:
@@ -334,20 +402,28 @@ class SparseEncoder(_Encoder):
         inputs: str | Iterable[str] | None = None,
         prompt_name: str | None = None,
         prompt: str | None = None,
+        *,
+        sentences: str | Iterable[str] | None = None,
         **settings: Any,
     ) -> Any:
         """Encode with the prompt "query", if the model has it; options as in `encode`."""
-        return self.encode(inputs, self._choose_query_prompt(prompt, prompt_name), prompt, **settings)
+        name = self._choose_query_prompt(prompt, prompt_name)
+        texts = sentences if inputs is None else inputs
+        return self.encode(inputs=texts, prompt_name=name, prompt=prompt, task="query", **settings)
 
     def encode_document(
         self,
         inputs: str | Iterable[str] | None = None,
         prompt_name: str | None = None,
         prompt: str | None = None,
+        *,
+        sentences: str | Iterable[str] | None = None,
         **settings: Any,
     ) -> Any:
         """Encode with the prompt "document", "passage" or "corpus", if the model has one; options as in `encode`."""
-        return self.encode(inputs, self._choose_document_prompt(prompt, prompt_name), prompt, **settings)
+        name = self._choose_document_prompt(prompt, prompt_name)
+        texts = sentences if inputs is None else inputs
+        return self.encode(inputs=texts, prompt_name=name, prompt=prompt, task="document", **settings)
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
         """Return the similarity of each vector with each other one, a tensor [N1, N2]."""
@@ -462,7 +538,7 @@ class CrossEncoder(_Model):
     model_kwargs={"dtype": …}.
     """
 
-    _default_prompts: Mapping[str, str | None] = {}
+    _default_prompts: Mapping[str, str] = {}
 
     def __init__(
         self,
@@ -567,6 +643,22 @@ class CrossEncoder(_Model):
 
     def _close_all(self) -> Iterable[Any]:
         return [self._reranker]
+
+
+def quantize(vectors: Any, precision: str) -> Any:
+    """Round vectors float32 [N, dim] as sentence-transformers does: to one byte per dimension between the smallest and
+    largest value of each dimension among these vectors, or to one bit per dimension (its sign).
+
+    >>> quantize(np.array([[0.0, -1.0], [1.0, 1.0]], np.float32), "uint8").tolist()
+    [[0, 0], [255, 255]]
+    """
+    if precision in ("binary", "ubinary"):
+        bits = np.packbits(vectors > 0, axis=1)
+        return bits if precision == "ubinary" else (bits.astype(np.int16) - 128).astype(np.int8)
+    low = vectors.min(0)
+    steps = (vectors.max(0) - low) / 255
+    levels = np.clip(np.floor((vectors - low) / np.where(steps > 0, steps, 1)), 0, 255)
+    return levels.astype(np.uint8) if precision == "uint8" else (levels - 128).astype(np.int8)
 
 
 def _read_dtype(model_kwargs: Mapping[str, Any] | None) -> str:
