@@ -123,7 +123,7 @@ class GpuLayers(Layers):
         return linear_by_library(x, weight, bias, [size for size in sizes if self._library_agrees(weight, bias, size)])
 
     def _library_agrees(self, weight: Any, bias: Any, size: int) -> bool:
-        """Whether the library has the bits of our own kernel for so many rows, under the settings of torch."""
+        """Whether the library has the bits of our own kernel for `size` rows, under the settings of torch."""
         matmul = torch.backends.cuda.matmul
         narrow = getattr(matmul, "fp32_precision", None) or matmul.allow_tf32  # older versions of torch have the latter
         sums = matmul.allow_fp16_reduced_precision_reduction, matmul.allow_bf16_reduced_precision_reduction
@@ -207,8 +207,10 @@ class GpuLayers(Layers):
             by_key = None if layer.position_query is None else multiply_heads(rows, heads * width, layer.position_query)
             offsets = packed.offsets[text : text + count + 1] - first
             runs = tuple((a - first, n, tokens) for a, n, tokens in group)
-            here = replace(kind, distances=Distances(self._distance_rows, by_query, by_key))
-            parts.append(attend(rows, offsets, heads, width, length, here, runs if self.batch_invariant else None))
+            with_distances = replace(kind, distances=Distances(self._distance_rows, by_query, by_key))
+            parts.append(
+                attend(rows, offsets, heads, width, length, with_distances, runs if self.batch_invariant else None)
+            )
             text += count
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
@@ -244,20 +246,20 @@ class GpuLayers(Layers):
 
 
 def _split_runs(runs: tuple[tuple[int, int, int], ...], most: int) -> list[list[tuple[int, int, int]]]:
-    """Split runs into groups of at most so many tokens; a longer text is a group of its own.
+    """Split runs into groups of no more than `most` tokens; a longer text is a group of its own.
 
     >>> _split_runs(((0, 3, 2), (6, 1, 9)), 4)
     [[(0, 2, 2)], [(4, 1, 2)], [(6, 1, 9)]]
     """
     groups: list[list[tuple[int, int, int]]] = [[]]
-    room = most
+    capacity = most
     for first, texts, length in runs:
         done = 0
         while done < texts:
-            if groups[-1] and room < length:
+            if groups[-1] and capacity < length:
                 groups.append([])
-                room = most
-            n = min(texts - done, max(1, room // max(1, length)))
+                capacity = most
+            n = min(texts - done, max(1, capacity // max(1, length)))
             groups[-1].append((first + done * length, n, length))
-            done, room = done + n, room - n * length
+            done, capacity = done + n, capacity - n * length
     return groups

@@ -151,7 +151,7 @@ def _attend_by_library(
 
 
 class _Class(NamedTuple):
-    """Texts of more tokens than `above` and `at_most` so many are computed in blocks of this shape."""
+    """Texts of more than `above` and no more than `at_most` tokens are computed in blocks of this shape."""
 
     above: int
     at_most: int

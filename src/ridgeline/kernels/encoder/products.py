@@ -83,9 +83,9 @@ def linear(
 
 
 def library_agrees(weight: torch.Tensor, bias: torch.Tensor | None, tokens: int) -> bool:
-    """Return whether the library's product of so many rows has the bits of `linear`, for every row.
+    """Return whether the library's product of this many rows has the bits of `linear`, for every row.
 
-    Then its sums have the same order, and the library, which is faster, can compute exactly so many rows at a time.
+    Then its sums have the same order, and the library, which is faster, can compute exactly this many rows at a time.
     """
     random = torch.Generator(weight.device).manual_seed(0)
     x = torch.randn(tokens, weight.shape[1], generator=random, device=weight.device).to(weight.dtype)
