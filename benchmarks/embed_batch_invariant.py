@@ -67,24 +67,24 @@ def pick(tokens: Tokens, rows: Any) -> Tokens:
 
 
 def compare(embedder: ridgeline.Embedder, texts: Tokens, random: np.random.Generator) -> str:
-    whole = embedder.encode_tokens(texts)
+    together = embedder.encode_tokens(texts)
     alone = [embedder.encode_tokens(pick(texts, [i])) for i in range(SAMPLE)]
-    few, begin = [], 0
+    parts, begin = [], 0
     while begin < SAMPLE:
         end = min(SAMPLE, begin + int(random.integers(2, 33)))
-        few.append(embedder.encode_tokens(pick(texts, range(begin, end))))
+        parts.append(embedder.encode_tokens(pick(texts, range(begin, end))))
         begin = end
     order = random.permutation(TEXTS)
-    shuffled = np.empty_like(whole)
+    shuffled = np.empty_like(together)
     shuffled[order] = embedder.encode_tokens(pick(texts, order))
     others = {
         "alone": np.concatenate(alone),
-        "batches of 2 to 32": np.concatenate(few),
+        "batches of 2 to 32": np.concatenate(parts),
         "400": embedder.encode_tokens(pick(texts, range(SAMPLE))),
         "2,000 shuffled": shuffled[:SAMPLE],
         "500 tokens per batch": embedder.encode_tokens(texts, batch_tokens=500)[:SAMPLE],
     }
-    expected = whole[:SAMPLE]
+    expected = together[:SAMPLE]
     return "; ".join(
         f"{name} {(other == expected).all(1).mean():.1%} ({np.abs(other - expected).max():.0e})"
         for name, other in others.items()

@@ -136,17 +136,17 @@ def race_pairs(kind: str, folder: Path, args: argparse.Namespace) -> None:
 
 
 def race(
-    what: str, count: int, ours: Callable[[], Any], theirs: Callable[[int], Any], name: str, check: str, rounds: int
+    what: str, count: int, ours: Callable[[], Any], call_peer: Callable[[int], Any], name: str, check: str, rounds: int
 ) -> None:
     """Race ours and the peer at its fastest batch size."""
     ours()
-    theirs(BATCH_SIZES[0])  # the first call sets up
-    seconds = {size: measure_once(lambda size=size: theirs(size)) for size in BATCH_SIZES}
+    call_peer(BATCH_SIZES[0])  # the first call sets up
+    seconds = {size: measure_once(lambda size=size: call_peer(size)) for size in BATCH_SIZES}
     best = min(seconds, key=seconds.__getitem__)
-    own, peer = measure([ours, lambda: theirs(best)], rounds, warm_up=0)
+    our_seconds, peer_seconds = measure([ours, lambda: call_peer(best)], rounds, warm_up=0)
     print(
-        f"{what}: ridgeline {count / own:,.0f}/s; {name} {count / peer:,.0f}/s with batch_size {best}; "
-        f"time / ours {peer / own:.2f}; {check}",
+        f"{what}: ridgeline {count / our_seconds:,.0f}/s; {name} {count / peer_seconds:,.0f}/s with batch_size {best}; "
+        f"time / ours {peer_seconds / our_seconds:.2f}; {check}",
         flush=True,
     )
 
