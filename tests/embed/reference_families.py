@@ -168,7 +168,7 @@ def list_shapes(name: str, s: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     def bert_embeddings(width: int = h, types: int = 2, positions: bool = True) -> None:
         shapes["embeddings.word_embeddings.weight"] = (v, width)
         if positions:
-            shapes["embeddings.position_embeddings.weight"] = (LENGTH, width)
+            shapes["embeddings.position_embeddings.weight"] = (s["max_position_embeddings"], width)
         if types:
             shapes["embeddings.token_type_embeddings.weight"] = (types, width)
         norm("embeddings.LayerNorm", width)

@@ -293,3 +293,11 @@ def test_rerankers_of_a_family_match_their_formula(folders, tmp_path, name):
     # no family but BERT gives the second text another type here
     expected = [formula(reference.compute_hidden(tokens[i].tolist()), head)[0] for i in range(len(tokens))]
     np.testing.assert_allclose(scores, expected, atol=2e-5 * np.abs(expected).max())
+
+
+def test_a_table_of_positions_that_is_too_short_is_refused(folders, tmp_path):
+    folder = shutil.copytree(folders["mpnet"], tmp_path / "m")
+    settings = json.loads((folder / "config.json").read_text())
+    tiny.write(folder / "config.json", settings | {"max_position_embeddings": 60})
+    with pytest.raises(InputError, match=r"the weights have 40 positions, config\.json says 60"):
+        load(folder)

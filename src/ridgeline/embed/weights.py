@@ -56,6 +56,11 @@ def read_encoder(config: Config) -> dict[str, Any]:
     for i in range(config.layers):
         weights |= _read_layer(read, config, i)
     read.refuse_unused()
+    if config.position_table and len(weights["position"]) < config.positions:
+        raise InputError(
+            f"'{config.folder}': the weights have {len(weights['position'])} positions, config.json says "
+            f"{config.positions}; they do not belong together."
+        )
     rows, width = weights["word"].shape
     if rows != config.vocabulary or (width != config.hidden and not config.projected):
         raise InputError(
