@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from ridgeline import fabric
 from ridgeline.errors import InputError
+from ridgeline.fabric import host_study
 from ridgeline.fabric.host_tuning import interpolate, predict_all_reduce
 
 
@@ -45,12 +46,45 @@ def test_a_network_of_one_latency_and_one_rate_is_predicted_exactly(latency, rat
     assert interpolate(1 << 12, messages) == pytest.approx(messages[1 << 12])
 
 
+HAS_NAMESPACES = not os.geteuid() and bool(shutil.which("tc")) and os.access("/dev/net/tun", os.W_OK)
+needs_namespaces = pytest.mark.skipif(not HAS_NAMESPACES, reason="network namespaces need root and iproute2")
+
+
+@needs_namespaces
+@pytest.mark.slow
+@pytest.mark.ranks
+@pytest.mark.parametrize("has_netem", [True, False])
+def test_packets_are_delayed_lost_doubled_and_reordered_with_netem_or_without(monkeypatch, has_netem):
+    if not has_netem:
+        monkeypatch.setattr(host_study, "_has_netem", lambda _: False)
+    options = {"loss": 0.02, "duplicates": 0.02, "reorder": 0.05, "sizes": [4 << 10, 256 << 10], "transport": "udp"}
+    study = fabric.study_hosts(2, delay="3ms", **options)
+    assert study.emulation == "wire" if not has_netem else study.emulation in ("netem", "wire")
+    assert all(row.measured > 3e-3 for row in study.rows)
+    assert study.latency > 3e-3
+
+
+@needs_namespaces
+@pytest.mark.slow
+@pytest.mark.ranks
+def test_hierarchical_sends_a_fraction_of_the_data_between_hosts():
+    study = fabric.study_hosts(
+        2, ranks=2, rate="100mbit", sizes=[2 << 20], transport="auto", algorithms=["hierarchical"]
+    )
+    direct, hierarchical = study.rows
+    # direct sends the data twice out of each host, hierarchical once; each link saves up a short burst
+    assert direct.measured > 2 * 2.1e6 / 12.5e6 * 0.9
+    assert hierarchical.predicted < 0.7 * direct.predicted
+    assert study.get_chosen(2 << 20) == "hierarchical"
+    assert study.inside is not None
+    assert study.between.beta < study.inside.beta
+
+
+@needs_namespaces
 @pytest.mark.slow
 @pytest.mark.ranks
 @pytest.mark.parametrize("transport", ["tcp", "udp"])
 def test_a_study_measures_what_its_links_allow_and_leaves_nothing(transport):
-    if os.geteuid() or not shutil.which("tc") or not os.access("/dev/net/tun", os.W_OK):
-        pytest.skip("making network namespaces needs root and iproute2")
     before = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout
     study = fabric.study_hosts(2, rate="500mbit", sizes=[4 << 10, 1 << 20, 4 << 20], transport=transport)
     after = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout
