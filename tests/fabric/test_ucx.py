@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import numpy as np
 import pytest
 from tests.fabric import ranks as jobs
@@ -116,6 +119,26 @@ def test_ucx_uses_the_chosen_interface_and_the_rdma_devices_behind_it(monkeypatc
     assert not hosts.list_ucx_devices("", str(tmp_path))
     monkeypatch.setenv("UCX_NET_DEVICES", "mlx5_1:1")
     assert not hosts.list_ucx_devices("eth0", str(tmp_path))
+
+
+def list_listening_ports(_comm) -> list[int]:
+    """Ports on which this process listens for connections of IPv4."""
+    files = [Path("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]
+    sockets = {os.readlink(file) for file in files if file.is_socket()}
+    rows = [line.split() for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]]
+    return [int(row[1].partition(":")[2], 16) for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in sockets]
+
+
+@needs_ucx
+@pytest.mark.slow
+@pytest.mark.ranks
+def test_ucx_listens_on_the_ports_that_are_allowed(monkeypatch):
+    monkeypatch.setenv("UCX_TLS", "tcp,self")
+    monkeypatch.delenv("UCX_TCP_PORT_RANGE", raising=False)
+    config = fabric.FabricConfig(transport="ucx", ports="46500-46531")
+    for ports in fabric.spawn(list_listening_ports, 2, config=config, timeout=60):
+        assert len(ports) > 1
+        assert all(46500 <= port <= 46531 for port in ports), ports
 
 
 @needs_ucx

@@ -368,6 +368,8 @@ class Membership:
         if self.config.transport != UCX:
             return None
         interface = find_interface(self.listener.addresses[0].host) if self.config.interface else ""
+        if self.config.ports:
+            os.environ.setdefault("UCX_TCP_PORT_RANGE", self.config.ports)  # UCX listens by itself
         try:
             return UcxWorker.make(list_ucx_devices(interface))
         except RuntimeError as error:
