@@ -9,8 +9,8 @@ that of the server. `load` is a closed loop of all clients, each with its own co
 text a request. A part of the answers is decoded and compared with what the library gives for the same texts.
 `in process` is one call of `Embedder.encode`, before and after.
 
-The last part sends requests of one to 32 texts, cancels one in twenty, reloads the model in the middle and ends the
-server by SIGTERM while requests are in progress. It compares every answer.
+The last part sends requests of one to 32 texts, cancels one in twenty, reloads the model three times meanwhile and ends
+the server by SIGTERM while requests are in progress. It compares every answer.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ import numpy as np
 
 START_S = 180.0
 CALM_S = 0.5  # after the warm-up
+RELOADS = 3
 COMPARED = 16  # one answer in so many is decoded and compared
 WORDS = """
 a the of in night day city house river old young king queen war love story film road island winter summer woman
@@ -293,7 +294,7 @@ def run_mixed(server: Server, options: Any, texts: list[str], vectors: Any) -> d
     first = run_tasks([Task(**{**vars(task), "count": count // 2}) for task in tasks])
     length_s = time.perf_counter() - start_s
     second = start_tasks(tasks)
-    reload_status = reload_model(server)
+    reload_status = [reload_model(server) for _ in range(RELOADS)]
     outcomes = [*first, *second()]
     # The end: as many requests as before are in progress when SIGTERM comes.
     last = start_tasks([Task(**{**vars(task), "count": None, "seconds": 20.0, "may_end": True}) for task in tasks])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,16 @@ TEXT_CAPACITIES = (1, 32, MAX_RECORDED_TEXTS)  # capacities in texts
 MAX_TOKENS = 16_384  # with more tokens the GPU runs longer than the launches
 
 Replay = Callable[[], None]
-_recording = threading.Lock()
+# Held while a graph is recorded, and while one is released, whose pinned memory leaves an event in the same stream.
+recording = threading.RLock()
+
+
+@cache
+def _get_stream(device: Any) -> Any:
+    """The stream of all recordings. torch hands out 32 streams in turn, to everybody: work that another thread gives to
+    the stream of a recording would become a part of it. Streams with a priority are others.
+    """
+    return torch.cuda.Stream(device, priority=-1)
 
 
 def round_up_size(tokens: int) -> int:
@@ -101,17 +111,16 @@ class _Recording:
 
 def _record_graph(steps: Replay, device: Any, pool: Any) -> Replay:
     """Record the steps as a CUDA graph, after two runs that compile kernels and allocate memory."""
-    with torch.cuda.device(device):
-        stream = torch.cuda.Stream()
+    # Another thread may load a model meanwhile: memory that it takes from CUDA would end a recording of mode "global".
+    with recording, torch.cuda.device(device):
+        stream = _get_stream(device)
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             steps()
             steps()
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        # Another thread may load a model or release one meanwhile. Memory that it takes from CUDA would end a recording
-        # of the mode "global"; and two recordings at once share the state of the random numbers.
-        with _recording, torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
             steps()
     play: Replay = graph.replay
     return play

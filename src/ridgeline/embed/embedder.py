@@ -280,7 +280,12 @@ class Embedder:
 
     def close(self) -> None:
         """Release the weights and the threads; safe to call twice."""
-        self._encoder = self._replays = None
+        if self._replays is not None:
+            from ridgeline.embed.cuda_graphs import recording
+
+            with recording:
+                self._replays = None
+        self._encoder = None
         self._heads.clear()
         self._staging = Staging()
         if self._pool is not None:

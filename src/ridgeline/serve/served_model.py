@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from ridgeline.embed import Embedder, Reranker, Tokens, TooLong, find_model
 from ridgeline.errors import InputError, MissingExtra
 from ridgeline.serve.batcher import Batcher, BatchSizes, Queue
+from ridgeline.serve.device_turns import take_turn
 
 CPU_BATCH_TOKENS = 4096  # some tens of milliseconds: short enough that a new request need not wait long
 GPU_BATCH_TOKENS = 65_536
@@ -63,7 +64,7 @@ class ServedModel:
         self._tokenizer_json = _read_file(model.folder / "tokenizer.json")
         self.batcher: Queue = Batcher(
             name,
-            self._run,
+            self._run_in_turn,
             self.max_batch_tokens,
             observe=lambda sizes: observe(name, sizes),
             on_failure=on_failure,
@@ -97,7 +98,8 @@ class ServedModel:
     def close(self) -> None:
         """Finish what was accepted, then release the weights."""
         self.batcher.close()
-        self._model.close()
+        with take_turn(self.device):
+            self._model.close()
 
     def answers(self) -> bool:
         """Whether the device of the model still computes; after some errors of CUDA, nothing in the process does."""
@@ -141,6 +143,10 @@ class ServedModel:
             ]
             for source, row in zip(texts, rows, strict=True)
         ]
+
+    def _run_in_turn(self, output: str, tokens: Tokens) -> Sequence[Any]:
+        with take_turn(self.device):
+            return self._run(output, tokens)
 
     def _run(self, output: str, tokens: Tokens) -> Sequence[Any]:
         """Compute one batch, in the thread of the batcher."""
@@ -326,16 +332,20 @@ class ServedIndex:
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Return scores and ids [queries, k]; an id of -1 means that there is no further row."""
         k = min(k, max(1, len(self.index)))
-        return await asyncio.to_thread(self.index.search, queries, k, where=where, recall=recall)
+        return await asyncio.to_thread(self._run_in_turn, self.index.search, queries, k, where=where, recall=recall)
 
     async def add(self, vectors: NDArray[np.float32], ids: NDArray[np.int64], meta: dict[str, list[Any]] | None) -> int:
         """Add rows; return the number of all rows."""
-        await asyncio.to_thread(self.index.add, vectors, ids=ids, meta=meta)
+        await asyncio.to_thread(self._run_in_turn, self.index.add, vectors, ids=ids, meta=meta)
         return len(self.index)
 
     async def remove(self, ids: NDArray[np.int64]) -> int:
         """Remove rows; return how many there were."""
-        return await asyncio.to_thread(self.index.remove, ids)
+        return await asyncio.to_thread(self._run_in_turn, self.index.remove, ids)
+
+    def _run_in_turn(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        with take_turn(str(getattr(self.index, "device", "cpu"))):
+            return call(*arguments, **options)
 
     def read_state(self) -> FolderState:
         """Return the state of the folder now; another one than `state` means that it changed."""
