@@ -32,7 +32,7 @@ counts = st.sampled_from([0, 1, 2, 63, 64, 65, 200, 700])
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     if not CUDA:  # a few rows take several rounds
-        monkeypatch.setattr(search_top_k, "SELECT_STEPS", {64: 64, 512: 512})
+        monkeypatch.setattr(search_top_k, "SELECT_STEPS", {64: 64, 256: 256, 512: 512})
         monkeypatch.setattr(search_scan, "SCAN_TILE", 16)
         monkeypatch.setattr(search_scan, "BATCH_TILE", 16)
         monkeypatch.setattr(search_scan, "SMALL_BATCH_SHAPE", (16, 32, 32, 4, 4))

@@ -37,7 +37,7 @@ from ridgeline.kernels.search.top_k import (
 )
 
 RESCORE_CHUNK = 64  # elements of a row at a time in float64
-RESCORE_ROWS = {64: 32, 512: 64}  # rows at a time in float64; by capacity
+RESCORE_ROWS = {64: 32, 256: 16, 512: 32}  # rows at a time in float64; by capacity
 GROUP_ROWS = 8  # rows of a tile whose largest score is compared: more groups than candidates give a higher threshold
 SCORES_BY = {"row": 0, "slot": 1, "tile": 2}
 UNBOUNDED = 0x7FFFFFFF

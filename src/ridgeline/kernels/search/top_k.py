@@ -4,7 +4,7 @@ A scan writes the best score of each tile of rows. The k best rows lie in the k 
 `select_tiles` selects these, and `rescore.py` goes from tiles to rows. Ties go to the lower position at every level: of
 a thousand equal rows the first k are returned.
 
-Nothing is sorted: a kernel with a sort takes up to a minute to compile. And kernels are compiled for two sizes of
+Nothing is sorted: a kernel with a sort takes up to a minute to compile. And kernels are compiled for three sizes of
 results only (`choose_capacity`): k, the number of lists to probe, of queries and of rows are arguments that no code is
 specialised on, so other settings compile nothing.
 
@@ -17,15 +17,16 @@ import torch
 import triton
 import triton.language as tl
 
-SMALL_COUNT, LARGE_COUNT = 32, 256  # candidates: the sizes that kernels are compiled for
-SELECT_STEPS = {64: 4096, 512: 8192}  # maxima at a time; by capacity
-SELECT_WARPS = {64: 8, 512: 16}
-RANK_BLOCK = 64  # keys that are compared with all others at a time
+SMALL_COUNT, MEDIUM_COUNT, LARGE_COUNT = 32, 128, 256  # candidates: the sizes that kernels are compiled for
+# Maxima at a time and warps, by capacity. Larger steps need more registers, so fewer programs run at once.
+SELECT_STEPS = {64: 2048, 256: 2048, 512: 4096}
+SELECT_WARPS = {64: 8, 256: 8, 512: 16}
+RANK_BLOCK = 16  # keys that are compared with all others at a time
 
 
 def choose_capacity(candidate_count: int) -> int:
-    """Return how many selected scores a kernel has room for: twice the larger of the two sizes of candidates."""
-    return 2 * (SMALL_COUNT if candidate_count <= SMALL_COUNT else LARGE_COUNT)
+    """Return how many selected scores a kernel has room for: twice the next size of candidates."""
+    return 2 * next(size for size in (SMALL_COUNT, MEDIUM_COUNT, LARGE_COUNT) if candidate_count <= size)
 
 
 def select_tiles(
@@ -48,7 +49,9 @@ def select_tiles(
         capacity = choose_capacity(tiles)
         scratch = torch.empty((query_count, capacity), dtype=torch.int64, device=maxima.device)
         _select_tiles_kernel[(query_count,)](
-            maxima, picked_tiles, bound, done, scratch, maxima.shape[1], tiles, maxima.stride(0), capacity,
+            maxima, picked_tiles, bound, done, scratch,
+            torch.zeros(query_count, dtype=torch.int32, device=maxima.device), maxima.shape[1], tiles,
+            maxima.stride(0), capacity,
             SELECT_STEPS[capacity], RANK_BLOCK, num_warps=SELECT_WARPS[capacity],
         )  # fmt: skip
     return picked_tiles, bound
@@ -56,7 +59,7 @@ def select_tiles(
 
 @triton.jit(do_not_specialize=["tiles", "wanted", "maxima_stride"])
 def _select_tiles_kernel(
-    maxima, picked_tiles, bound, done, scratch, tiles, wanted, maxima_stride, CAPACITY: tl.constexpr,
+    maxima, picked_tiles, bound, done, scratch, counts, tiles, wanted, maxima_stride, CAPACITY: tl.constexpr,
     STEP: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     query = tl.program_id(0).to(tl.int64)
@@ -72,12 +75,15 @@ def _select_tiles_kernel(
         values = tl.load(maxima + spread, mask=spread < tiles, other=float("-inf"))
         bucket_maxima = tl.maximum(bucket_maxima, tl.max(values, 0))
     least = find_nth_of_many(bucket_maxima, wanted)
-    count = 0
+    # Few scores reach it: each takes its slot from a counter, so that no step waits for all threads.
     for begin in range(0, tiles, STEP):
         position = begin + tl.arange(0, STEP)
         score = tl.load(maxima + position, mask=position < tiles, other=float("-inf"))
         keep = (score >= least) & (score > float("-inf"))
-        count = append_selected(scratch, count, pack_keys(score, position), keep, CAPACITY)
+        slot = tl.atomic_add(counts + query + tl.zeros([STEP], tl.int32), 1, mask=keep, sem="relaxed")
+        tl.store(scratch + slot, pack_keys(score, position), mask=keep & (slot < CAPACITY))
+    tl.debug_barrier()
+    count = tl.load(counts + query, cache_modifier=".cg")
     if count > CAPACITY:  # many are equal, or those of a bucket are similar
         low = raise_threshold_in_memory(maxima, tiles, least, wanted, CAPACITY, STEP)
         tl.debug_barrier()
