@@ -97,7 +97,7 @@ class SearchPlan:
                 kernel_options = {**kernel_options, "books": stored.codec.words}
             scores, result_ids = search_lists(
                 prepared, lists.centres, lists.starts, lists.longest, codes, k, options.nprobe, rounded=rounded,
-                early=self.early, **kernel_options,
+                half=self._unit and lists.centres.shape[0] > MIN_HALF_LISTS, early=self.early, **kernel_options,
             )  # fmt: skip
         else:
             scores, result_ids = search_rows_batch(
@@ -240,6 +240,7 @@ class SearchPlan:
         return best.float(), torch.nn.functional.pad(best_rows, (0, missing), value=-1)
 
 
+MIN_HALF_LISTS = 512  # lists of unit vectors whose centres are multiplied in float16; with fewer it hardly matters
 MAX_RECORDINGS = 8
 MAX_SEEN_SHAPES = 512
 MAX_QUERIES = 4096  # with more queries the launches do not matter

@@ -17,6 +17,7 @@ import triton
 import triton.language as tl
 
 from ridgeline.kernels.launch import launch_kernel
+from ridgeline.kernels.search.kmeans import multiply_rows
 from ridgeline.kernels.search.scan import NO_FMA, choose_chunk, compute_scores, finish_scores, view_mask
 from ridgeline.kernels.search.top_k import LARGE_COUNT, select_tiles
 
@@ -32,12 +33,14 @@ INTERPRETED = triton.knobs.runtime.interpret
 
 
 def find_nearest_lists(
-    queries: torch.Tensor, centres: torch.Tensor, probes: int, *, metric: str = "ip"
+    queries: torch.Tensor, centres: torch.Tensor, probes: int, *, metric: str = "ip", half: bool = False
 ) -> torch.Tensor:
     """Return the nearest lists, int32 [Q, probes], best first, of queries float32 [Q, D] and centres float32 [C, D];
     probes <= C.
+
+    half: multiply in float16 on a GPU, for vectors of unit length: of two lists that are nearly as near any is taken.
     """
-    scores = queries @ centres.T
+    scores = multiply_rows(queries.half(), centres) if half and queries.is_cuda else queries @ centres.T
     if metric == "l2":
         scores = scores.mul_(2.0).sub_(centres.square().sum(1))
     if probes > LARGE_COUNT:

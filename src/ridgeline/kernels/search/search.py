@@ -274,6 +274,7 @@ def search_lists(
     places: torch.Tensor | None = None,
     candidates: int | None = None,
     rounded: RoundedQueries | None = None,
+    half: bool = False,
     early: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Search the nearest lists: scores float32 [Q, k], numbers int64 [Q, k], as `search_rows` returns them.
@@ -282,8 +283,8 @@ def search_lists(
     of rows in a list. bias, allowed, ids [N] are in the order of rows. Rows are values [N, D], codes int8 [N, D'] with
     `grid`, or product codes uint8 [N, parts] of a row less its centre with `books` [parts, 256, D / parts]. refine [M,
     D]: the rows from which candidates are computed in float64; row n of the lists is refine[places[n]] (without places:
-    refine[n]). rounded: the queries by `choose_rounding`, if they are there already. early: as for one query; a search
-    of few queries then uses the same kernel.
+    refine[n]). rounded: the queries by `choose_rounding`, if they are there already. half: of `find_nearest_lists`.
+    early: as for one query; a search of few queries then uses the same kernel.
     """
     count, query_count = rows.shape[0], queries.shape[0]
     candidate_count = candidates or k + max(EXTRA_CANDIDATES, k // EXTRA_SHARE)
@@ -299,13 +300,13 @@ def search_lists(
             search_lists(
                 queries[at : at + queries_per_part], centres, starts, longest_list, rows, k, probes, metric=metric,
                 bias=bias, allowed=allowed, ids=ids, grid=grid, books=books, refine=refine, places=places,
-                candidates=candidates, early=early,
+                candidates=candidates, half=half, early=early,
             )
             for at in range(0, query_count, queries_per_part)
         ]  # fmt: skip
         return torch.cat([v for v, _ in parts]), torch.cat([n for _, n in parts])
     factor = 2.0 if metric == "l2" else 1.0
-    lists = find_nearest_lists(queries, centres, probes, metric=metric)
+    lists = find_nearest_lists(queries, centres, probes, metric=metric, half=half)
     scan_queries = queries
     if grid is not None:
         # The middles add the same to all rows; until the float64 sums only the order of scores matters.
