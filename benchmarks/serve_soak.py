@@ -4,8 +4,9 @@
 
 First the clients send as fast as answers come, for 20 seconds: the capacity. Then requests arrive at random moments, at
 this share of it: one to eight texts, floats or base64, now and then a cancelled one, a malformed one, a search, a
-deadline that cannot be kept. Every minute a line has the proportional memory (PSS) of all processes of the server. The
-first two minutes are warm-up. `change` is the median of the last quarter against that of the first one.
+deadline that cannot be kept. Every minute a line has the memory of all processes of the server: their own pages, also
+those in swap, without the files of libraries, whose share depends on other processes. The first two minutes are
+warm-up. `change` is the median of the last quarter against that of the first one.
 """
 
 from __future__ import annotations
@@ -86,12 +87,12 @@ def run(server: Server, options: Any, texts: list[str]) -> None:
 
 
 def read_memory_mb(server: Server) -> float:
-    """Return the memory of all processes of the server, shared pages counted once."""
+    """Return the memory of all processes of the server: anonymous pages, and those in swap."""
     children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split()
     total = 0
     for pid in (str(server.process.pid), *children):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
+            if line.startswith(("Anonymous:", "Swap:")):
                 total += int(line.split()[1])
     return total / 1024
 

@@ -39,9 +39,11 @@ class Turns:
                 self._taken = False
 
 
-_turns: defaultdict[str, Turns] = defaultdict(Turns)
+_turns: defaultdict[str, Turns] = defaultdict(Turns)  # by the number of the GPU
 
 
 def take_turn(device: str) -> AbstractContextManager[Any]:
     """Return a context in which no other thread that asks for a turn uses the device; CPUs are shared."""
-    return _turns[device] if device.startswith("cuda") else nullcontext()
+    if not device.startswith("cuda"):
+        return nullcontext()
+    return _turns[device.removeprefix("cuda").removeprefix(":") or "0"]
