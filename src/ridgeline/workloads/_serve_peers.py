@@ -39,6 +39,7 @@ def make_command(contender: str, folder: Path, device: str, dtype: str) -> list[
     if contender == INFINITY:
         options = ["--model-id", str(folder), "--served-model-name", "bench", "--engine", "torch"]
         options += ["--device", device.partition(":")[0], "--dtype", "float32" if device == "cpu" else dtype]
+        options += ["--url-prefix", "/v1"]  # the path of OpenAI
         return [sys.executable, "-m", "infinity_emb.cli", "v2", *options, "--port", port]
     raise unknown("contender", contender, (OURS, *NAMES))
 
