@@ -139,6 +139,19 @@ def test_the_embedder_replays_small_batches_and_streams_the_rest(embedder, repla
 
 @pytest.mark.gpu
 @pytest.mark.skipif(DEVICE.type != "cuda", reason="no CUDA device here")
+def test_a_recording_writes_to_no_memory_of_other_tensors(embedder):
+    fresh = make_replay(embedder)
+    texts = ["a dog runs", "a cat"]
+    tokens = embedder.tokenize(texts)
+    first = fresh(tokens)
+    [recording_made] = fresh._recordings.values()
+    others = [torch.full((len(recording_made._up),), 7, dtype=torch.uint8, device=DEVICE) for _ in range(200)]
+    np.testing.assert_array_equal(fresh(tokens), first)
+    assert all(bool((tensor == 7).all()) for tensor in others)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(DEVICE.type != "cuda", reason="no CUDA device here")
 def test_recordings_succeed_while_other_threads_load_and_release_models(embedder):
     stop, failures = threading.Event(), []
 

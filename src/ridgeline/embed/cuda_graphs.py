@@ -87,7 +87,8 @@ class _Recording:
         self._ids = self._up[header_bytes:].view(torch.int32).numpy()
         self._offsets[:] = np.minimum(np.arange(texts + 1), size)
         self._vectors = torch.empty(texts, encoder.dim, pin_memory=pinned)
-        device_buffer = torch.empty_like(self._up, device=device)
+        # Kept as long as the graph, which writes to it: else another tensor, even of another model, gets its memory.
+        self._device_buffer = device_buffer = torch.empty_like(self._up, device=device)
         packed = Packed(device_buffer[:header_bytes].view(torch.int64), ((0, texts, longest),), exact=texts == 1)
         tokens = device_buffer[header_bytes:].view(torch.int32)
 
