@@ -41,7 +41,7 @@ def test_wrong_values_are_refused_before_anything_is_made(options, text):
 )
 def test_a_network_of_one_latency_and_one_rate_is_predicted_exactly(latency, rate, hosts, nbytes):
     messages = {n: latency + n / rate for n in (1, 1 << 12, 1 << 20, 1 << 24)}
-    expected = 2 * latency + (1 + 2 * (hosts - 1) / hosts * nbytes) / rate
+    expected = 1.5 * latency + (0.5 + 2 * (hosts - 1) / hosts * nbytes) / rate
     assert predict_all_reduce(nbytes, hosts, messages) == pytest.approx(expected, rel=1e-6)
     assert interpolate(1 << 12, messages) == pytest.approx(messages[1 << 12])
 
