@@ -122,7 +122,7 @@ def tune_hosts(
     groups = group_ranks(hosts)
     number, local = next((k, group.index(comm.rank)) for k, group in enumerate(groups) if comm.rank in group)
     progress(f"{comm.size} ranks on {len(groups)} hosts: exchanges of messages")
-    messages = measure_exchanges(comm)
+    messages = measure_exchanges(comm, comm)
     inside = _measure_level(comm, number) if max(map(len, groups)) > 1 else None
     between = _measure_level(comm, local)
     predicted = {name: dict.fromkeys(sizes, 0.0) for name in names}
@@ -159,7 +159,7 @@ def _measure_level(comm: Communicator, color: int) -> Level:
         raise FabricError("tune_hosts: this rank is in no part.")
     with part:
         own = np.zeros((len(MESSAGES), 2))
-        times = sorted(measure_exchanges(part).items()) if part.size > 1 else []
+        times = sorted(measure_exchanges(part, comm).items())
         own[: len(times)] = np.reshape(times, (-1, 2))
     result: Times = {}
     for rows in comm.all_gather(own):
@@ -199,16 +199,24 @@ def fit_level(times: Mapping[int, float]) -> Level:
     return Level(alpha, statistics.median(rates), dict(times))
 
 
-def measure_exchanges(comm: Communicator) -> Times:
-    """Each rank sends to all others at once: bytes that leave it → seconds."""
+def measure_exchanges(comm: Communicator, all_ranks: Communicator) -> Times:
+    """Each rank sends to all others at once: bytes that leave it → seconds.
+
+    all_ranks  begin each size together, so that large messages of one part do not delay small ones of another
+    """
     others = comm.size - 1
+    if not others:
+        for _ in range(1 + len(MESSAGES)):
+            all_ranks.barrier()
+        return {}
+    all_ranks.barrier()
     measure(comm, partial(comm.all_to_all, np.zeros(comm.size << 20, np.uint8)))  # connections start slowly
-    return {
-        n * others: measure(
-            comm, partial(comm.all_gather, np.zeros(n, np.uint8), out=np.zeros((comm.size, n), np.uint8))
-        )
-        for n in sorted({max(1, n // others) for n in MESSAGES})
-    }
+    times: Times = {}
+    for n in (max(1, size // others) for size in MESSAGES):
+        all_ranks.barrier()
+        out = np.zeros((comm.size, n), np.uint8)
+        times[n * others] = measure(comm, partial(comm.all_gather, np.zeros(n, np.uint8), out=out))
+    return times
 
 
 def measure(comm: Communicator, call: Callable[[], Any]) -> float:
