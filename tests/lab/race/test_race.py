@@ -215,11 +215,17 @@ def test_a_stopped_run_with_other_settings_is_not_continued(run, tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run(out=tmp_path / "o", most_rounds=12, hooks=ProgressHooks(on_case=stop_at_the_second))
+        run(out=tmp_path / "o", most_rounds=12, budget_s=180.0, hooks=ProgressHooks(on_case=stop_at_the_second))
     with pytest.raises(KeyboardInterrupt):
-        run(out=tmp_path / "o", cold=True, most_rounds=12, hooks=ProgressHooks(on_case=stop_at_the_second))
+        run(
+            out=tmp_path / "o",
+            cold=True,
+            most_rounds=12,
+            budget_s=180.0,
+            hooks=ProgressHooks(on_case=stop_at_the_second),
+        )
     hooks = ProgressHooks(on_case=lambda point: measured.append(point.case["who"]))
-    records = run(out=tmp_path / "o", cold=True, most_rounds=12, hooks=hooks)
+    records = run(out=tmp_path / "o", cold=True, most_rounds=12, budget_s=180.0, hooks=hooks)
     assert measured == ["slow", "wrong"]
     assert [r.cold for r in records] == [True] * 3
     assert "cold" in records[0].label

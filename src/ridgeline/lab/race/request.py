@@ -166,7 +166,11 @@ def list_contenders(point: Point, request: BenchRequest) -> list[ContenderSpec]:
     ]
     peers = [spec for spec in specs if spec.name != reference]
     versions = [
-        replace(spec, name=f"{reference}@{spec.name.partition('@')[2]}", contender=reference)
+        replace(
+            spec,
+            name=f"{reference}@{spec.name.partition('@')[2]}",
+            contender=reference if spec.contender == OURS else spec.contender,
+        )
         for spec in request.versions
     ]
     return [*ours, *(versions or peers)]
