@@ -15,6 +15,7 @@ void bind_rows(nanobind::module_ &m);
 void bind_encoder(nanobind::module_ &m);
 void bind_search(nanobind::module_ &m);
 void bind_graph(nanobind::module_ &m);
+void bind_rabitq(nanobind::module_ &m);
 void bind_ledger(nanobind::module_ &m);
 void bind_collective(nanobind::module_ &m);
 void bind_recommend(nanobind::module_ &m);

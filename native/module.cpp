@@ -15,6 +15,7 @@ NB_MODULE(native, m) {
   ridgeline::bind_encoder(m);
   ridgeline::bind_search(m);
   ridgeline::bind_graph(m);
+  ridgeline::bind_rabitq(m);
   ridgeline::bind_ledger(m);
   ridgeline::bind_collective(m);
   ridgeline::bind_recommend(m);

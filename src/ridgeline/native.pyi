@@ -332,6 +332,49 @@ class Graph:
 
     def restore(self, centre: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], codes: Annotated[NDArray[numpy.int8], dict(order='C', device='cpu', writable=False)], links: Annotated[NDArray[numpy.uint32], dict(order='C', device='cpu', writable=False)], levels: Annotated[NDArray[numpy.uint8], dict(order='C', device='cpu', writable=False)], upper: Annotated[NDArray[numpy.uint32], dict(order='C', device='cpu', writable=False)], entry: int) -> None: ...
 
+class Rabitq:
+    """RaBitQ codes of one to four bits per dimension."""
+
+    def __init__(self, signs: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)], bits: int) -> None:
+        """
+        signs uint8 [4, dim]: 1 turns a dimension around, in each round of the rotation.
+        """
+
+    @property
+    def stride(self) -> int:
+        """Bytes of a row."""
+
+    def encode(self, values: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], codes: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu')], threads: int = 1, isa: str = '') -> None:
+        """Write the codes [n, stride] of values [n, dim]."""
+
+    def decode(self, codes: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)], values: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], threads: int = 1, isa: str = '') -> None:
+        """Write the values [n, dim] of codes [n, stride]."""
+
+    def estimate(self, query: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], codes: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)], products: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu')], errors: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu')], isa: str = '') -> None:
+        """
+        Write the estimated products [n] of query [dim] with the values of codes, and their errors [n] for a query of length 1.
+        """
+
+class RabitqSearch:
+    """
+    Queries over lists of RaBitQ codes, from the queries to their ranked rows.
+    """
+
+    def __init__(self, codec: Rabitq, centres: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], halves: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, values: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)] | None, allowed: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, squared: bool, longest: float, too_large: float, longest_difference: float) -> None:
+        """
+        values [rows, dim]: the vectors that are read in full; None: the stored values decide.
+        """
+
+    def add_segment(self, codes: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], biases: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, row_count: int) -> None:
+        """
+        Add rows that are sorted by list; `row_count`: the length of values, allowed and ids.
+        """
+
+    def __call__(self, queries: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], nprobe: int, scores: Annotated[NDArray[numpy.float64], dict(shape=(None, None), order='C', device='cpu')], rows: Annotated[NDArray[numpy.int64], dict(shape=(None, None), order='C', device='cpu')], threads: int = 1, isa: str = '') -> int:
+        """
+        Write the best scores and rows [q, k]; return how many rows were read in full, or −1 if a query is too large for float32.
+        """
+
 def sha256_engines() -> list[str]:
     """Ways to compute SHA-256 on this CPU, weakest first."""
 

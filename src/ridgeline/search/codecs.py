@@ -1,4 +1,5 @@
-"""Codecs: how a vector is stored. Flat keeps the values, SQ8 a byte per dimension, PQ a byte per part.
+"""Codecs: how a vector is stored. Flat keeps the values, SQ8 a byte per dimension, PQ a byte per part, RaBitQ one to
+four bits per dimension.
 
 The *stored values* of a row are `decode(codes)` in float32. Exact search, reconstruction and refinement use them on
 every device.
@@ -8,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 
 from ridgeline.errors import InputError
-from ridgeline.search.arrays import Array, Floats
+from ridgeline.native import Rabitq
+from ridgeline.search.arrays import Array, Floats, count_threads
 from ridgeline.search.kmeans import find_nearest_centres, train_centres
 
 LEVELS = 255  # steps between the lowest and the highest value of a dimension
@@ -155,6 +158,52 @@ class ProductCodec:
 
     def arrays(self) -> Mapping[str, Array]:
         return {"words": self.words}
+
+
+ROTATION_ROUNDS = 4  # of native/search/rabitq.hpp
+
+
+@dataclass(frozen=True)
+class RabitqCodec:
+    """RaBitQ: a random rotation, then `bits` per dimension and a bound on the error (native/search/rabitq.hpp). Codes
+    are of differences to the centre of the list; nothing else is learnt.
+    """
+
+    signs: Array  # uint8 [4, d]: the rotation
+    bits: int
+    refined: bool  # the bounds are for products with the vectors, which are kept, too
+    name: str = "RaBitQ"
+
+    @cached_property
+    def native(self) -> Rabitq:
+        return Rabitq(np.ascontiguousarray(self.signs, np.uint8), self.bits)
+
+    def encode(self, vectors: Floats) -> Array:
+        codes = np.empty((len(vectors), self.native.stride), np.uint8)
+        self.native.encode(np.ascontiguousarray(vectors, np.float32), codes, count_threads())
+        return codes
+
+    def decode(self, codes: Array) -> Floats:
+        values = np.empty((len(codes), self.signs.shape[1]), np.float32)
+        self.native.decode(np.ascontiguousarray(codes), values, count_threads())
+        return values
+
+    def bound(self, query: Floats, codes: Array) -> Floats:
+        """[n] the estimated products of a query [d] with codes; of refined rows the largest possible ones."""
+        products, errors = np.empty(len(codes), np.float32), np.empty(len(codes), np.float32)
+        self.native.estimate(query, codes, products, errors)
+        return products + errors * np.float32(np.linalg.norm(query)) if self.refined else products
+
+    def empty(self) -> Array:
+        return np.empty((0, self.native.stride), np.uint8)
+
+    def arrays(self) -> Mapping[str, Array]:
+        return {"signs": self.signs}
+
+
+def make_rabitq_codec(dim: int, bits: int, refined: bool, seed: int) -> RabitqCodec:
+    signs = np.random.default_rng(seed).integers(0, 2, (ROTATION_ROUNDS, dim), np.uint8)
+    return RabitqCodec(signs, bits, refined)
 
 
 def train_product_codec(vectors: Floats, parts: int, seed: int) -> ProductCodec:

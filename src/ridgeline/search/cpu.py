@@ -10,16 +10,25 @@ import numpy as np
 
 from ridgeline.errors import InputError
 from ridgeline.search import ranking as ranking
-from ridgeline.search.arrays import Array, Doubles, Floats, GrowableArray, Integers, wrap_rows
-from ridgeline.search.codecs import ByteCodec, Codec, FlatCodec, ProductCodec, train_byte_codec, train_product_codec
+from ridgeline.search.arrays import Array, Doubles, Floats, GrowableArray, Integers, count_threads, wrap_rows
+from ridgeline.search.codecs import (
+    ByteCodec,
+    Codec,
+    FlatCodec,
+    ProductCodec,
+    RabitqCodec,
+    make_rabitq_codec,
+    train_byte_codec,
+    train_product_codec,
+)
 from ridgeline.search.engine import EngineConfig, SearchOptions
-from ridgeline.search.flat import FlatRows
+from ridgeline.search.flat import FlatRows, compute_biases
 from ridgeline.search.graph import GraphEngine, make_graph
 from ridgeline.search.inputs import as_matrix, compute_finite_norms, is_tensor
-from ridgeline.search.inverted_lists import InvertedLists, OneQuerySearch, Segment
+from ridgeline.search.inverted_lists import InvertedLists, OneQuerySearch, RabitqFastPath, Segment
 from ridgeline.search.kmeans import find_nearest_centres, train_centres
 from ridgeline.search.metric import compute_norms, normalize
-from ridgeline.search.spec import check_dimension
+from ridgeline.search.spec import Spec, check_dimension
 
 MIN_PER_LIST = 16  # training vectors; with fewer, differences to the centres are smaller than those of new vectors
 MAX_SINGLE_QUERIES = 5  # up to this many queries, lists are read by one query after the other in native loops
@@ -66,6 +75,8 @@ class CpuEngine:
         return replace(self, row_scorer=self.row_scorer.select_rows(rows), refiner=refiner)
 
     def search(self, queries: Floats, options: SearchOptions) -> tuple[Doubles, Integers]:
+        if isinstance(self.row_scorer.codec, RabitqCodec):
+            return self._search_rabitq(queries, options)
         candidate_count = options.k * options.depth if self.refiner is not None else options.k
         parts = []
         for part, slack in self._split_queries(queries):
@@ -79,9 +90,19 @@ class CpuEngine:
         empty = (np.empty((0, options.k)), np.empty((0, options.k), np.int64))
         return np.concatenate([s for s, _ in [empty, *parts]]), np.concatenate([r for _, r in [empty, *parts]])
 
-    def get_fast_path(self, queries: Floats, options: SearchOptions) -> OneQuerySearch | None:
+    def get_fast_path(self, queries: Floats, options: SearchOptions) -> OneQuerySearch | RabitqFastPath | None:
         """Return a faster search for the next query of this shape, or None."""
         row_scorer = self.row_scorer
+        if isinstance(row_scorer, InvertedLists) and isinstance(row_scorer.codec, RabitqCodec):
+            if options.allowed is not None or not len(queries) or (self.refiner is not None and not self._reads_floats):
+                return None
+
+            def slow(values: Any) -> tuple[Doubles, Integers]:
+                prepared = CpuBackend().prepare_vectors(values, self.config.dim, self.config.metric, "queries")
+                return self.search(prepared, options)
+
+            floats = self.refiner.codes.rows if self.refiner is not None else None
+            return RabitqFastPath(row_scorer, floats, self.config.metric == "cosine", options, slow)
         if not 1 <= len(queries) <= MAX_SINGLE_QUERIES or self.refiner is not None:
             return None
         if not isinstance(row_scorer, InvertedLists) or not OneQuerySearch.supports(row_scorer, options):
@@ -114,6 +135,17 @@ class CpuEngine:
             rows.append(best_rows)
         return np.concatenate(limits), np.concatenate(scores), np.concatenate(rows)
 
+    def as_exact(self) -> CpuEngine | None:
+        """Return an exact engine over the stored float32 values without a copy; None if they are not stored so."""
+        plain = self._finest.as_float32()
+        if plain is None:
+            return None
+        config = replace(self.config, spec=Spec("Flat"), dtype="float32")
+        lengths = compute_norms(plain)
+        biases = wrap_rows(compute_biases(lengths)) if self._squared else None
+        codec = FlatCodec(config.dim, "float32")
+        return CpuEngine(config, FlatRows(codec, wrap_rows(plain), biases, float(lengths.max(initial=0.0))), None)
+
     def vectors(self, rows: Integers) -> Floats:
         plain = self._finest.as_float32()
         return plain[rows] if plain is not None else self._finest.decode_rows(rows)
@@ -136,6 +168,31 @@ class CpuEngine:
             arrays |= {f"refine_{name}": array for name, array in self.refiner.codec.arrays().items()}
         arrays["longest"] = np.array([row_scorer.longest])
         return arrays
+
+    def _search_rabitq(self, queries: Floats, options: SearchOptions) -> tuple[Doubles, Integers]:
+        """One native call; a refiner that stores codes ranks the best depth · k rows of the stored values again."""
+        lists, squared = self.row_scorer, self._squared
+        assert isinstance(lists, InvertedLists)  # noqa: S101  # for the type checker
+        again = self.refiner is not None and not self._reads_floats
+        width = max(1, min(self.count, options.k * options.depth)) if again else options.k
+        values = self.refiner.codes.rows if self.refiner is not None and not again else None
+        scores, rows = np.empty((len(queries), width)), np.empty((len(queries), width), np.int64)
+        search = lists.make_rabitq_search(values, options.allowed, options.ids)
+        read = search(np.ascontiguousarray(queries), options.nprobe, scores, rows, count_threads())
+        if read >= 0 and not again:
+            return scores, rows
+        if read < 0:
+            offsets, candidates = ranking.list_all_rows(len(queries), self.count, options.allowed)
+        else:
+            found = rows >= 0
+            offsets, candidates = np.concatenate([[0], np.cumsum(found.sum(1))]).astype(np.int64), rows[found]
+        exact = ranking.rescore_candidates(self._finest, queries, offsets, candidates, squared)
+        return ranking.rank_candidates(offsets, candidates, exact, options.k, squared, options.ids)
+
+    @property
+    def _reads_floats(self) -> bool:
+        """Whether the refiner keeps float32 values."""
+        return self.refiner is not None and self.refiner.values.as_float32() is not None
 
     @property
     def _squared(self) -> bool:
@@ -201,6 +258,8 @@ class CpuBackend:
             if len(sample) > 65_536:
                 sample = sample[np.random.default_rng(seed).choice(len(sample), 65_536, replace=False)]
             residual = sample - centres[find_nearest_centres(sample, centres)]
+        if spec.codec == "RaBitQ" and centres is None:  # one list around the mean
+            centres = vectors.mean(0, keepdims=True, dtype=np.float64).astype(np.float32)
         codec = _train_codec(config, spec.codec, residual, seed)
         if isinstance(codec, ByteCodec) and byte_residual:
             codec = replace(codec, residual=True)
@@ -246,6 +305,8 @@ def _train_codec(config: EngineConfig, name: str, vectors: Floats, seed: int) ->
         return train_byte_codec(vectors)
     if name == "PQ":
         return train_product_codec(vectors, config.spec.parts or 1, seed)
+    if name == "RaBitQ":
+        return make_rabitq_codec(config.dim, config.spec.bits or 1, config.spec.refine is not None, seed)
     return FlatCodec(config.dim, config.dtype)
 
 
@@ -254,4 +315,6 @@ def _restore_codec(config: EngineConfig, name: str, arrays: Mapping[str, Array],
         return ByteCodec(arrays[f"{prefix}base"], arrays[f"{prefix}step"], f"{prefix}residual" in arrays)
     if name == "PQ":
         return ProductCodec(arrays[f"{prefix}words"])
+    if name == "RaBitQ":
+        return RabitqCodec(np.array(arrays["signs"]), config.spec.bits or 1, config.spec.refine is not None)
     return FlatCodec(config.dim, config.dtype)

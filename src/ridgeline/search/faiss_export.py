@@ -33,6 +33,8 @@ def export_faiss(snapshot: Snapshot, path: str | os.PathLike[str], nprobe: int, 
         raise InputError("the index holds nothing yet; train it or add vectors first.")
     links, engine = snapshot.engine.config.spec.links, _move_to_cpu(snapshot.engine)
     config, ids = engine.config, snapshot.rows.ids.rows
+    if config.spec.bits:
+        raise InputError(f"'{config.spec}' has codes that FAISS does not have; export an index with SQ8 or Flat.")
     metric = faiss.METRIC_L2 if config.metric == "l2" else faiss.METRIC_INNER_PRODUCT
     ids_are_rows = bool((ids == np.arange(len(ids))).all())
     # Inside a refiner FAISS needs rows, not ids; an outer map gives the ids.

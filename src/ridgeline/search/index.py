@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from ridgeline.search.foreign_files import ForeignRows
 
 DTYPES = ("auto", "float32", "float16")
-DEPTHS = {"Flat": 1, "SQ8": 2, "PQ": 8}  # the default depth of each codec
+DEPTHS = {"Flat": 1, "SQ8": 2, "PQ": 8, "RaBitQ": 4}  # the default depth of each codec
 DEFAULT_EF = 64  # of HNSW
 MAX_RESULTS = 2**32  # in one search: 48 GiB
 LOAD_TRIES = 5  # another process may replace the folder while it is read
@@ -72,8 +72,9 @@ MAX_REMOVED_SHARE = 0.25  # a larger share of removed rows is dropped from the e
 class Index:
     """Vectors with ids, searched by similarity.
 
-    spec    Flat, SQ8, IVFn,Flat, IVFn,SQ8 or IVFn,PQm, each with optional ,Refine(Flat) or ,Refine(SQ8); HNSWm, a
-            graph with m links per row, for CPUs; or Auto
+    spec    Flat, SQ8, RaBitQb, IVFn,Flat, IVFn,SQ8, IVFn,PQm or IVFn,RaBitQb, each with optional ,Refine(Flat) or
+            ,Refine(SQ8); HNSWm, a graph with m links per row; or Auto. RaBitQ (b bits per dimension, 1 to 4) and HNSW
+            are for CPUs
     dim     components of a vector; by default those of the first vectors
     metric  cosine (vectors are scaled to length 1) or ip: high is near; l2: squared distance, low is near
     device  auto, cpu, cuda, cuda:N
@@ -104,8 +105,9 @@ class Index:
         self.model = model
         self._dim = None if dim is None else int(dim)
         graph = self._requested_spec is not None and self._requested_spec.links
-        self._backend: Backend = find_backend("cpu" if graph and device == "auto" else device)
-        if graph and self._backend.device != "cpu":
+        for_cpu = self._requested_spec is not None and (graph or self._requested_spec.bits)
+        self._backend: Backend = find_backend("cpu" if for_cpu and device == "auto" else device)
+        if for_cpu and self._backend.device != "cpu":
             raise InputError(f"'{spec}' is for CPUs; use device='cpu', or Flat or IVFn,Flat on {device}.")
         if graph and dtype == "float16":
             raise InputError(f"'{spec}' keeps float32 values; use dtype='float32'.")
@@ -146,6 +148,33 @@ class Index:
         index, last, identity, version = cls._load(path, False, device, mmap)
         index._journal, index._version = IndexJournal(Path(path), last, identity), version
         return index
+
+    @classmethod
+    def build(
+        cls,
+        path: str | os.PathLike[str],
+        vectors: Any,
+        spec: str,
+        *,
+        metric: str = "cosine",
+        ids: Any = None,
+        model: str | None = None,
+        seed: int = 0,
+    ) -> Index:
+        """Train, fill and save an index over vectors that need not fit into memory, and return it, mapped.
+
+        vectors  [n, dim], for example a NumPy array that is mapped, or the path of an .npy file
+        spec     codes that are kept in memory, and Refine(Flat): IVFn,RaBitQb, IVFn,SQ8, IVFn,PQm or RaBitQb
+
+        The vectors stay on the disk: a search reads the rows that it ranks again. The folder is complete or absent.
+        """
+        from ridgeline.search.disk_build import build_on_disk
+
+        parsed = parse_spec(spec)
+        if parsed is None:
+            raise InputError("the spec is 'Auto'; name one to build on disk, like IVF4096,RaBitQ2,Refine(Flat).")
+        build_on_disk(path, vectors, parsed, check_metric(metric), ids, model, seed)
+        return cls.load(path)
 
     @classmethod
     def _load(

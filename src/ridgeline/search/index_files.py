@@ -7,6 +7,7 @@ folder does not depend on the device: an index built on a GPU loads on a CPU.
 from __future__ import annotations
 
 import json
+import mmap as mmap_module
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -26,10 +27,30 @@ from ridgeline.search.spec import Spec, parse_spec
 from ridgeline.search.truth import TruthSample
 
 KIND, FORMAT = "ridgeline index", 1
+MIN_LARGE = 1 << 28  # bytes; smaller arrays may as well be read ahead
 SHARDS, SHARDS_KIND = "shards.json", "ridgeline index shards"  # the list of the shards of one index
 IDS, META = "ids.npy", "meta.parquet"
 ARRAYS = "arrays"  # the folder of the arrays of the engine
 TRUTH = "truth"  # the folder of the arrays of the truth sample
+
+
+def describe_index(
+    config: EngineConfig, count: int, rows: Rows, model: str | None, curve: Curve | None
+) -> dict[str, Any]:
+    """Return the settings that the manifest of an index holds."""
+    return {
+        "kind": KIND,
+        "format": FORMAT,
+        "spec": str(config.spec),
+        "metric": config.metric,
+        "dim": config.dim,
+        "dtype": config.dtype,
+        "count": count,
+        "next_id": rows.next_id,
+        "rising": rows.rising,
+        "model": model,
+        "recall": None if curve is None else curve.to_json(),
+    }
 
 
 def write_index(
@@ -42,19 +63,7 @@ def write_index(
     engine, rows = snapshot.engine, snapshot.rows
     if engine is None:
         raise StoreError("the index holds nothing yet; train it or add vectors first.")
-    meta: dict[str, Any] = {
-        "kind": KIND,
-        "format": FORMAT,
-        "spec": str(engine.config.spec),
-        "metric": engine.config.metric,
-        "dim": engine.config.dim,
-        "dtype": engine.config.dtype,
-        "count": engine.count,
-        "next_id": rows.next_id,
-        "rising": rows.rising,
-        "model": model,
-        "recall": None if snapshot.curve is None else snapshot.curve.to_json(),
-    }
+    meta = describe_index(engine.config, engine.count, rows, model, snapshot.curve)
     meta |= {name: value for name, value in settings.items() if value is not None}
     with store.publish_dir(path, meta) as folder:
         (folder / ARRAYS).mkdir()
@@ -131,6 +140,8 @@ def read_snapshot(folder: IndexFolder, backend: Backend, mmap: bool) -> Snapshot
     meta, path = folder.meta, folder.path
     names = [Path(name) for name in folder.files]
     arrays = {n.stem: _read_array(path / n, mmap) for n in names if n.parent == Path(ARRAYS) and n.suffix == ".npy"}
+    if mmap and backend.device == "cpu" and folder.spec.refine is not None:
+        _expect_single_rows(arrays)
     table = None
     if META in folder.files:
         import pyarrow.parquet as pq
@@ -150,6 +161,19 @@ def read_snapshot(folder: IndexFolder, backend: Backend, mmap: bool) -> Snapshot
     if f"{TRUTH}/queries.npy" in folder.files:  # an older index has none
         truth = TruthSample(**{p.name: _read_array(path / TRUTH / f"{p.name}.npy", False) for p in fields(TruthSample)})
     return Snapshot(rows, engine, curve, truth)
+
+
+def _expect_single_rows(arrays: dict[str, Array]) -> None:
+    """A search reads single rows of the vectors of a refiner: reading ahead would fill the memory with their
+    neighbours.
+    """
+    vectors: Any = arrays.get("refine_codes")
+    if vectors is None or vectors.nbytes <= MIN_LARGE:
+        return
+    while isinstance(vectors, np.ndarray):
+        vectors = vectors.base
+    if isinstance(vectors, mmap_module.mmap):
+        vectors.madvise(mmap_module.MADV_RANDOM)
 
 
 def _read_array(path: Path, mmap: bool) -> Array:

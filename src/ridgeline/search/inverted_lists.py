@@ -14,15 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from ridgeline.native import SingleQuery, TopCandidates, look_up
+from ridgeline.native import RabitqSearch, SingleQuery, TopCandidates, look_up
 from ridgeline.search.arrays import Array, Doubles, Flags, Floats, Integers, count_threads
-from ridgeline.search.codecs import ByteCodec, Codec, FlatCodec, ProductCodec
+from ridgeline.search.codecs import ByteCodec, Codec, FlatCodec, ProductCodec, RabitqCodec
 from ridgeline.search.engine import SearchOptions
 from ridgeline.search.flat import QueryProduct, bound_byte_products, compute_biases
 from ridgeline.search.kmeans import find_nearest_centres
 from ridgeline.search.metric import MORE_TERMS, ROUNDING, TOO_LARGE, UNDERFLOW, compute_norms, compute_slack
 from ridgeline.search.ranking import Block, bound_products
 
+ROUNDED_QUERY = 2e-4  # of the product with a stored value: what RaBitQ's queries lose, relative to both norms
 MIN_PARALLEL_BYTES = 1 << 20  # waking a thread takes as long as reading this many bytes
 
 
@@ -82,7 +83,7 @@ class InvertedLists:
     def append(self, vectors: Floats) -> InvertedLists:
         list_ids = find_nearest_centres(vectors, self.centres)
         codes = self.codec.encode(vectors - self.centres[list_ids] if self._residual else vectors)
-        lengths = compute_norms(self._values(codes, list_ids))
+        lengths = compute_norms(vectors if self._refined else self._values(codes, list_ids))
         biases = compute_biases(lengths) if self.distances else None
         first = self.count
         segment = _build_segment(
@@ -122,6 +123,9 @@ class InvertedLists:
         bound = bound_products(queries, self.longest, self.longest**2 / 2 if self.distances else 0.0)
         if self._residual:  # centre and residual are summed separately: together they can be longer than the row
             bound = bound + compute_norms(queries) * (self.longest + 2 * self._longest_centre)
+        if isinstance(self.codec, RabitqCodec):
+            lost = ROUNDED_QUERY * compute_norms(queries) * self._longest_difference
+            return 2 * lost + compute_slack(queries.shape[1], bound)
         return compute_slack(queries.shape[1], bound + bound_byte_products(self.codec, queries))
 
     def blocks(self, queries: Floats, nprobe: int, allowed: Flags | None) -> Iterator[Block]:
@@ -130,7 +134,8 @@ class InvertedLists:
         products = queries @ self.centres.T
         probes = self._group_queries_by_list(products, nprobe)
         tables = self.codec.tables(queries) if isinstance(self.codec, ProductCodec) else None
-        multiply = QueryProduct(self.codec, queries) if tables is None else None
+        rabitq = self.codec if isinstance(self.codec, RabitqCodec) else None
+        multiply = QueryProduct(self.codec, queries) if tables is None and rabitq is None else None
         for list_id, query_ids in probes:
             for segment in self.segments:
                 low, high = int(segment.offsets[list_id]), int(segment.offsets[list_id + 1])
@@ -143,6 +148,10 @@ class InvertedLists:
                     if offsets is not None and self._residual:
                         offsets = offsets + products[query_ids, list_id]
                     yield Block(multiply(codes, query_ids), 0, rows, query_ids, offsets, biases)
+                elif rabitq is not None:
+                    scores = np.stack([rabitq.bound(queries[query], codes) for query in query_ids])
+                    offsets = np.ascontiguousarray(products[query_ids, list_id])
+                    yield Block(scores, 0, rows, query_ids, offsets, biases)
                 elif tables is not None:
                     offsets = np.ascontiguousarray(products[query_ids, list_id])
                     yield Block(_look_up_scores(tables, query_ids, codes), 0, rows, query_ids, offsets, biases)
@@ -168,6 +177,26 @@ class InvertedLists:
                 selector.probe(query[0], segment.codes, *location, *options)
         return True
 
+    def make_rabitq_search(self, values: Floats | None, allowed: Flags | None, ids: Integers | None) -> RabitqSearch:
+        """Return the native search over RaBitQ codes; values [rows, d] are read in full where the bounds ask for it."""
+        codec = self.codec
+        assert isinstance(codec, RabitqCodec)  # noqa: S101  # for the type checker
+        search = RabitqSearch(
+            codec.native,
+            self.centres,
+            self.half_squares if self.distances else None,
+            values,
+            allowed,
+            ids,
+            self.distances,
+            self.longest,
+            TOO_LARGE,
+            self._longest_difference,
+        )
+        for segment in self.segments:
+            search.add_segment(segment.codes, segment.offsets, segment.rows, segment.biases, self.count)
+        return search
+
     @property
     def floats(self) -> bool:
         return isinstance(self.codec, FlatCodec) and self.codec.empty().dtype == np.float32
@@ -175,15 +204,26 @@ class InvertedLists:
     @cached_property
     def half_squares(self) -> Floats:
         """‖centre‖²/2"""
-        return np.asarray(np.einsum("ij,ij->i", self.centres, self.centres) / 2)
+        return np.asarray(np.einsum("ij,ij->i", self.centres, self.centres) / 2, self.centres.dtype)
 
     @cached_property
     def _longest_centre(self) -> float:
         return float(compute_norms(self.centres).max(initial=0.0))
 
     @property
+    def _longest_difference(self) -> float:
+        """The largest norm of a stored difference to a centre, which of RaBitQ with one bit can be a quarter longer."""
+        return 1.5 * (self.longest + self._longest_centre)
+
+    @property
+    def _refined(self) -> bool:
+        return isinstance(self.codec, RabitqCodec) and self.codec.refined
+
+    @property
     def _residual(self) -> bool:
-        return isinstance(self.codec, ProductCodec) or (isinstance(self.codec, ByteCodec) and self.codec.residual)
+        return isinstance(self.codec, ProductCodec | RabitqCodec) or (
+            isinstance(self.codec, ByteCodec) and self.codec.residual
+        )
 
     def _values(self, codes: Array, list_ids: Integers) -> Floats:
         values = self.codec.decode(codes)
@@ -285,3 +325,34 @@ class OneQuerySearch:
                 return scores, rows
             scores_float64, rows = self._fallback(queries)
             return scores_float64.astype(np.float32), rows
+
+
+class RabitqFastPath:
+    """Repeated searches over RaBitQ codes without a filter: one native call from the queries to their results.
+
+    fallback: the normal search, which explains errors and handles values that float32 cannot sum.
+    """
+
+    def __init__(
+        self,
+        lists: InvertedLists,
+        values: Floats | None,
+        unit: bool,
+        options: SearchOptions,
+        fallback: Callable[[Any], Result],
+    ) -> None:
+        self._search, self._unit, self._fallback = lists.make_rabitq_search(values, None, options.ids), unit, fallback
+        self._k, self._nprobe, self._threads = options.k, options.nprobe, count_threads()
+
+    def search_on_host(self, queries: Any) -> tuple[Floats, Integers]:
+        """(scores float32 [q, k], rows [q, k]) of queries [q, d]."""
+        with np.errstate(over="ignore", invalid="ignore"):  # not finite: takes the fallback
+            values = np.ascontiguousarray(queries, np.float32)
+            if self._unit:
+                norms = np.sqrt(np.einsum("ij,ij->i", values, values, dtype=np.float64))
+                values = (values / np.where(norms > 0, norms, 1)[:, None]).astype(np.float32)
+        scores, rows = np.empty((len(values), self._k)), np.empty((len(values), self._k), np.int64)
+        if self._search(values, self._nprobe, scores, rows, self._threads) < 0:
+            scores, rows = self._fallback(queries)
+        with np.errstate(over="ignore"):
+            return scores.astype(np.float32), rows

@@ -63,7 +63,7 @@ def find_candidates(
 ) -> tuple[Integers, Integers]:
     """(offsets [q + 1], rows): for each query all rows that can be in its exact top k, in no order."""
     if not np.isfinite(slack).all():
-        return _list_all_rows(len(queries), scorer.count, allowed)
+        return list_all_rows(len(queries), scorer.count, allowed)
     selector = TopCandidates(min(k, max(1, scorer.count)), slack)
     if len(queries) == 1 and scorer.probe_one_query(selector, queries, nprobe, allowed):
         return selector.candidates()
@@ -87,7 +87,7 @@ def find_candidates_within(
 ) -> tuple[Integers, Integers]:
     """Like `find_candidates`, for all rows whose score can reach `min_scores` [q]."""
     if not np.isfinite(slack).all():
-        return _list_all_rows(len(queries), scorer.count, allowed)
+        return list_all_rows(len(queries), scorer.count, allowed)
     threshold = np.nextafter((min_scores - slack).astype(np.float32), np.float32(-np.inf))
     parts: list[tuple[Integers, Integers]] = []
     for block in scorer.blocks(queries, nprobe, allowed):
@@ -218,7 +218,7 @@ def _order_candidates(
     return order, query_ids, np.arange(len(rows)) - np.repeat(offsets[:-1], counts)
 
 
-def _list_all_rows(queries: int, count: int, allowed: Flags | None) -> tuple[Integers, Integers]:
+def list_all_rows(queries: int, count: int, allowed: Flags | None) -> tuple[Integers, Integers]:
     """Every row for every query, for values that float32 cannot sum."""
     rows = np.arange(count) if allowed is None else np.flatnonzero(allowed)
     return np.arange(queries + 1) * len(rows), np.tile(rows, queries)

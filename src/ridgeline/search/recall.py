@@ -101,7 +101,8 @@ def list_settings(spec: Spec) -> list[list[tuple[int, int]]]:
         return [[(ef, 0) for ef in GRAPH_EFFORTS]]
     lists = spec.lists or 1
     probes = [1 << n for n in range(lists.bit_length()) if 1 << n < lists] + [lists]
-    depths: Iterable[int] = DEPTHS if spec.refine else (1,)
+    bounded = spec.codec == "RaBitQ" and spec.refine == "Flat"  # the bounds decide which rows are read in full
+    depths: Iterable[int] = DEPTHS if spec.refine and not bounded else (1,)
     return [[(nprobe, depth) for nprobe in probes] for depth in depths]
 
 
@@ -218,11 +219,13 @@ def _find_truth(
     if originals_prepared is None and config.spec == Spec("Flat", lists=config.spec.lists):
         truth = engine.search(queries, SearchOptions(k + 1, nprobe=config.spec.lists or 1))[1]
     else:
-        values = engine.vectors(np.arange(count)) if originals_prepared is None else originals_prepared
-        exact_config = EngineConfig(Spec("Flat"), config.metric, config.dim, "float32")
-        truth = (
-            backend.train_engine(exact_config, values[:0], 0).append(values).search(queries, SearchOptions(k + 1))[1]
-        )
+        wrap = getattr(engine, "as_exact", None) if originals_prepared is None else None
+        exact: Engine | None = wrap() if wrap is not None else None
+        if exact is None:
+            values = engine.vectors(np.arange(count)) if originals_prepared is None else originals_prepared
+            exact_config = EngineConfig(Spec("Flat"), config.metric, config.dim, "float32")
+            exact = backend.train_engine(exact_config, values[:0], 0).append(values)
+        truth = exact.search(queries, SearchOptions(k + 1))[1]
     loses = originals_prepared is None and needs_truth_sample(config.spec)
     return queries, own_rows, drop_own_rows(_to_numpy(truth), own_rows, k), "codes" if loses else "vectors"
 

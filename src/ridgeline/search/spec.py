@@ -1,7 +1,7 @@
 """Specs of indexes, in the syntax of FAISS.
 
 >>> parse_spec("IVF1024,PQ48,Refine(Flat)")
-Spec(codec='PQ', lists=1024, parts=48, refine='Flat', links=None)
+Spec(codec='PQ', lists=1024, parts=48, refine='Flat', links=None, bits=None)
 >>> str(parse_spec("ivf64,sq8"))
 'IVF64,SQ8'
 """
@@ -13,27 +13,32 @@ from dataclasses import dataclass
 
 from ridgeline.errors import InputError
 
-FORMS = "Flat, SQ8, IVFn,Flat, IVFn,SQ8 or IVFn,PQm, each with ,Refine(Flat) or ,Refine(SQ8) if wanted, HNSWm, or Auto"
+FORMS = (
+    "Flat, SQ8, RaBitQb, IVFn,Flat, IVFn,SQ8, IVFn,PQm or IVFn,RaBitQb, each with ,Refine(Flat) or ,Refine(SQ8) if "
+    "wanted, HNSWm, or Auto"
+)
 FLAT_ROWS = 200_000  # Auto: up to this size an exact scan is fast enough
 MAX_LISTS = 65_536
 MIN_LINKS, MAX_LINKS = 4, 512  # of HNSW
+MAX_BITS = 4  # of RaBitQ
 
 
 @dataclass(frozen=True)
 class Spec:
     """The codec of vectors, inverted lists of which a search reads some, and the codec that ranks again."""
 
-    codec: str  # Flat, SQ8 or PQ
+    codec: str  # Flat, SQ8, PQ or RaBitQ
     lists: int | None = None
     parts: int | None = None  # of PQ: bytes per vector
     refine: str | None = None  # Flat or SQ8
     links: int | None = None  # HNSW: links of a row in the upper layers, and half of those in the lowest one
+    bits: int | None = None  # of RaBitQ: per dimension
 
     def __str__(self) -> str:
         if self.links:
             return f"HNSW{self.links}"
         words = [f"IVF{self.lists}"] if self.lists else []
-        words.append(f"PQ{self.parts}" if self.codec == "PQ" else self.codec)
+        words.append(f"{self.codec}{self.parts or self.bits or ''}")
         return ",".join(words + ([f"Refine({self.refine})"] if self.refine else []))
 
     @property
@@ -66,7 +71,7 @@ def parse_spec(text: str) -> Spec | None:
         if [word.lower() for word in words[1:]] not in ([], ["flat"]):
             raise _make_error(text, words[1], f"HNSW keeps the vectors themselves: HNSW{links}")
         return Spec("Flat", links=links)
-    lists = refine = parts = None
+    lists = refine = parts = bits = None
     if match := re.fullmatch(r"ivf(\d+)", words[0], re.IGNORECASE):
         lists = int(match[1])
         if not 1 <= lists <= MAX_LISTS:
@@ -86,11 +91,15 @@ def parse_spec(text: str) -> Spec | None:
             raise _make_error(text, words[0], "PQ keeps 1 part or more")
         if lists is None:
             raise _make_error(text, words[0], f"PQ needs lists: IVF1024,{words[0]}")
+    if codec is None and (match := re.fullmatch(r"rabitq(\d*)", words[0], re.IGNORECASE)):
+        codec, bits = "RaBitQ", int(match[1] or 1)
+        if not 1 <= bits <= MAX_BITS:
+            raise _make_error(text, words[0], f"RaBitQ has 1 to {MAX_BITS} bits per dimension")
     if codec is None:
         raise _make_error(text, words[0], f"give {FORMS}")
     if len(words) > 1:
         raise _make_error(text, words[1], f"give {FORMS}")
-    return Spec(codec, lists, parts, refine)
+    return Spec(codec, lists, parts, refine, bits=bits)
 
 
 def choose_spec(count: int) -> Spec:
