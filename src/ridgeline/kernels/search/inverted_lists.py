@@ -19,7 +19,7 @@ import triton.language as tl
 from ridgeline.kernels.launch import launch_kernel
 from ridgeline.kernels.search.kmeans import multiply_rows
 from ridgeline.kernels.search.scan import NO_FMA, choose_chunk, compute_scores, finish_scores, view_mask
-from ridgeline.kernels.search.top_k import LARGE_COUNT, select_tiles
+from ridgeline.kernels.search.top_k import MEDIUM_COUNT, select_tiles
 
 LIST_TILE = 32  # rows
 LIST_BATCH_TILE = 16  # rows, for several queries: of the selected tiles all rows are scored again
@@ -43,7 +43,7 @@ def find_nearest_lists(
     scores = multiply_rows(queries.half(), centres) if half and queries.is_cuda else queries @ centres.T
     if metric == "l2":
         scores = scores.mul_(2.0).sub_(centres.square().sum(1))
-    if probes > LARGE_COUNT:
+    if probes > MEDIUM_COUNT:
         return scores.topk(probes, dim=1).indices.int()
     # A query that is not finite gets any lists; its result is empty.
     return select_tiles(scores, probes)[0].clamp_(min=0)
