@@ -649,8 +649,8 @@ def quantize(vectors: Any, precision: str) -> Any:
     """Round vectors float32 [N, dim] as sentence-transformers does: to one byte per dimension between the smallest and
     largest value of each dimension among these vectors, or to one bit per dimension (its sign).
 
-    >>> quantize(np.array([[0.0, -1.0], [1.0, 1.0]], np.float32), "uint8").tolist()
-    [[0, 0], [255, 255]]
+    >>> quantize(np.array([[0.0, -1.0], [0.5, 0.0], [255.0, 509.0]], np.float32), "uint8").tolist()
+    [[0, 0], [0, 0], [255, 255]]
     """
     if precision in ("binary", "ubinary"):
         bits = np.packbits(vectors > 0, axis=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import struct
 import time
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -231,6 +232,24 @@ def test_strangers_who_never_finish_a_tls_handshake_take_few_descriptors(certifi
     assert [event["attributes"]["message"] for event in events] == ["su root failed"]
     assert dropped == 0
     assert capsys.readouterr().err == caplog.text == ""  # asyncio prints no error
+
+
+@pytest.mark.parametrize(("rest", "cut"), [(b"", 0), (b"<13>half a mes", 1)])
+def test_a_reset_drops_the_message_that_has_begun_and_no_other(rest, cut):
+    source = Syslog("tcp://127.0.0.1:0")
+
+    def act():
+        line = socket.create_connection(("127.0.0.1", source.port), 30)
+        line.sendall(MESSAGE + b"\n" + rest)
+        time.sleep(0.2)
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset, no end
+        line.close()
+        with socket.create_connection(("127.0.0.1", source.port), 30) as line:
+            time.sleep(0.2)
+            line.sendall(MESSAGE + b"\n")
+
+    events, dropped = run_in_thread(receive(source, act, 2 + cut))
+    assert (len(events), dropped) == (2, cut)
 
 
 @pytest.mark.parametrize("kind", ["tcp", "udp"])
