@@ -19,24 +19,51 @@ namespace {
 constexpr std::int64_t kPiece = 16; // items that a thread takes at a time: popular ones take much longer
 
 struct Candidate {
-  float value;
+  double value;
   std::int32_t item;
   float likes;
 };
 
 bool is_better(const Candidate &a, const Candidate &b) { return a.value != b.value ? a.value > b.value : a.item < b.item; }
 
-// Writes the best candidates; their order in `candidates` changes.
-void write_best(std::vector<Candidate> &candidates, std::int64_t row, const Neighbours &to) {
-  const std::int64_t some = std::min<std::int64_t>(to.count, std::int64_t(candidates.size()));
-  if (some < std::int64_t(candidates.size())) std::nth_element(candidates.begin(), candidates.begin() + some, candidates.end(), is_better);
-  std::sort(candidates.begin(), candidates.begin() + some, is_better);
-  std::int32_t *items = to.items + row * to.count;
-  float *likes = to.likes + row * to.count;
-  for (std::int64_t k = 0; k < some; ++k) items[k] = candidates[k].item, likes[k] = candidates[k].likes;
-  std::fill(items + some, items + to.count, -1);
-  std::fill(likes + some, likes + to.count, 0.0f);
-}
+// The best `count` of many candidates. Most candidates are below the worst one that is kept, and end after one comparison.
+class BestCandidates {
+public:
+  explicit BestCandidates(std::int64_t count) : count_(std::size_t(count)) { kept_.reserve(2 * count_); }
+
+  void add(const Candidate &candidate) {
+    if (candidate.value < lowest_ || count_ == 0) return;
+    kept_.push_back(candidate);
+    if (kept_.size() == 2 * count_) {
+      drop_worst();
+      lowest_ = std::min_element(kept_.begin(), kept_.end(), [](auto &a, auto &b) { return a.value < b.value; })->value;
+    }
+  }
+
+  // Writes row `row` of `to`, best first, and starts again.
+  void write(std::int64_t row, const Neighbours &to) {
+    drop_worst();
+    std::sort(kept_.begin(), kept_.end(), is_better);
+    std::int32_t *items = to.items + row * to.count;
+    float *likes = to.likes + row * to.count;
+    for (const Candidate &candidate : kept_) *items++ = candidate.item, *likes++ = candidate.likes;
+    const std::int64_t missing = to.count - std::int64_t(kept_.size());
+    std::fill(items, items + missing, -1);
+    std::fill(likes, likes + missing, 0.0f);
+    kept_.clear(), lowest_ = 0;
+  }
+
+private:
+  void drop_worst() {
+    if (kept_.size() <= count_) return;
+    std::nth_element(kept_.begin(), kept_.begin() + std::int64_t(count_), kept_.end(), is_better);
+    kept_.resize(count_);
+  }
+
+  std::size_t count_;
+  std::vector<Candidate> kept_;
+  double lowest_ = 0;
+};
 
 // Calls work(scratch, row) for all rows on up to `threads` threads; each has a scratch of `make` for itself. The
 // scratches are made here because `run_parallel` must not throw.
@@ -55,7 +82,7 @@ void for_each_row(std::int64_t rows, int threads, const Make &make, const Work &
 struct CountScratch {
   std::vector<std::uint32_t> counts; // by item
   std::vector<std::int32_t> touched;
-  std::vector<Candidate> candidates;
+  BestCandidates nearest, frequent;
 };
 
 struct SolveScratch {
@@ -68,32 +95,33 @@ struct SolveScratch {
 void find_neighbours(const Likes &likes, std::int64_t first, std::int64_t last, const Neighbours &nearest,
                      const Neighbours &frequent, int threads) {
   const auto make = [&] {
-    CountScratch scratch;
-    scratch.counts.resize(std::size_t(likes.items));
-    scratch.touched.reserve(std::size_t(likes.items)), scratch.candidates.reserve(std::size_t(likes.items));
-    return scratch;
+    return CountScratch{std::vector<std::uint32_t>(std::size_t(likes.items)), std::vector<std::int32_t>(std::size_t(likes.items) + 1),
+                        BestCandidates(nearest.count), BestCandidates(frequent.count)};
   };
   for_each_row<CountScratch>(last - first, threads, make, [&](CountScratch &scratch, std::int64_t row) {
     const std::int64_t item = first + row;
+    std::int32_t *touched = scratch.touched.data();
+    std::size_t touched_count = 0;
     const auto length = [&](std::int64_t i) { return double(likes.item_starts[i + 1] - likes.item_starts[i]); };
     for (std::int64_t at = likes.item_starts[item]; at < likes.item_starts[item + 1]; ++at) {
       const std::int64_t user = likes.item_users[at];
       for (std::int64_t e = likes.user_starts[user]; e < likes.user_starts[user + 1]; ++e) {
         const std::int32_t other = likes.user_items[e];
-        if (scratch.counts[std::size_t(other)]++ == 0) scratch.touched.push_back(other);
+        touched[touched_count] = other; // without a branch, which no CPU could predict
+        touched_count += scratch.counts[std::size_t(other)]++ == 0;
       }
     }
-    scratch.candidates.clear();
-    for (const std::int32_t other : scratch.touched) {
-      const float both = float(scratch.counts[std::size_t(other)]);
+    for (std::size_t at = 0; at < touched_count; ++at) {
+      const std::int32_t other = touched[at];
+      const std::uint32_t both = scratch.counts[std::size_t(other)];
       scratch.counts[std::size_t(other)] = 0;
-      if (other != item) scratch.candidates.push_back({float(both / std::sqrt(length(item) * length(other))), other, both});
+      if (other == item) continue;
+      // The square of the cosine orders in the same way; the item's own length is a factor of all.
+      scratch.nearest.add({double(both) * both / length(other), other, float(both)});
+      scratch.frequent.add({double(both), other, float(both)});
     }
-    scratch.touched.clear();
-    write_best(scratch.candidates, row, nearest);
-    if (frequent.count == 0) return;
-    for (Candidate &candidate : scratch.candidates) candidate.value = candidate.likes;
-    write_best(scratch.candidates, row, frequent);
+    scratch.nearest.write(row, nearest);
+    if (frequent.count > 0) scratch.frequent.write(row, frequent);
   });
 }
 

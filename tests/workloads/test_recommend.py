@@ -124,7 +124,7 @@ def test_wrong_user_vectors_fail_the_check():
     assert not workload.check(case, result).ok
 
 
-FITTED = [("fit ease", "ridgeline"), ("fit ease", fits.SCIPY), ("fit ease", fits.ALS)]
+FITTED = [("fit ease", "ridgeline"), ("fit ease", fits.SCIPY), ("fit ease", fits.TORCH), ("fit ease", fits.ALS)]
 FITTED += [("fit itemknn", "ridgeline"), ("fit itemknn", fits.KNN)]
 
 

@@ -27,8 +27,9 @@ from ridgeline.machine import now_ns, topology
 from ridgeline.recommend import Histories, Ratings, Split, mask_scores, measure, read, split_dataset, split_likes, top_k
 from ridgeline.recommend.models import NEIGHBOURS, Ease, ItemKnn
 
-KNN, ALS, SCIPY = "implicit item-kNN", "implicit ALS", "SciPy EASE"
-PEERS = {"fit ease": [SCIPY, ALS], "fit itemknn": [KNN]}
+KNN, ALS, SCIPY, TORCH = "implicit item-kNN", "implicit ALS", "SciPy EASE", "torch EASE"
+PEERS = {"fit ease": [SCIPY, TORCH, ALS], "fit itemknn": [KNN]}
+LIBRARIES = {SCIPY: "scipy", TORCH: "torch", KNN: "implicit", ALS: "implicit"}
 DEPTH = 20
 METRICS = ("recall@20", "ndcg@10")
 PENALTY = 100.0
@@ -39,6 +40,7 @@ ALS_TRIED = [
 SETTINGS: dict[str, dict[str, Any]] = {
     OURS: {},
     SCIPY: {"solver": "scipy.linalg.inv, float32, positive definite"},
+    TORCH: {"solver": "torch.linalg.cholesky and torch.cholesky_inverse, float32"},
     KNN: {"K": NEIGHBOURS + 1, "note": "an item is among its own neighbours there"},
     ALS: {"blas_threads": 1, "iterations": 15},
 }
@@ -47,11 +49,12 @@ Fit = Callable[[Split], Callable[[], NDArray[Any]]]  # fits on a split; returns 
 
 
 def contenders(task: str) -> list[str]:
-    return [OURS, *(name for name in PEERS[task] if name == SCIPY or installed("implicit"))]
+    return [OURS, *(name for name in PEERS[task] if installed(LIBRARIES[name]))]
 
 
 def missing(task: str) -> dict[str, str]:
-    return {} if installed("implicit") else {name: "peers" for name in PEERS[task] if name != SCIPY}
+    extras = {"implicit": "peers", "torch": "torch"}
+    return {name: extras[LIBRARIES[name]] for name in PEERS[task] if not installed(LIBRARIES[name])}
 
 
 def work(case: Case) -> Work:
@@ -72,10 +75,12 @@ def prepare(case: Case, contender: str) -> Run:
 
         threadpool_limits(1, "blas")
         warnings.filterwarnings("ignore", message="Method expects CSR input")  # its own input
-    library = {SCIPY: "scipy", KNN: "implicit", ALS: "implicit"}.get(contender)
+    library = LIBRARIES.get(contender)
     settings: dict[str, Any] = {"version": version(library)} if library else {}
     settings |= {**SETTINGS[contender], **(_als_settings(split) if contender == ALS else {})}
-    fit: Fit = {OURS: _ours[case["task"]], SCIPY: _scipy, KNN: _knn, ALS: lambda s: _als(s, settings)}[contender]
+    fit: Fit = {OURS: _ours[case["task"]], SCIPY: _scipy, TORCH: _torch, KNN: _knn, ALS: lambda s: _als(s, settings)}[
+        contender
+    ]
     state: dict[str, Any] = {}
     stages: dict[str, list[int]] = {"fit": [], "rank": []}
 
@@ -187,6 +192,19 @@ def _scipy(split: Split, dtype: Any = np.float32) -> Callable[[], NDArray[Any]]:
     weights = inverse / -np.diag(inverse)
     np.fill_diagonal(weights, 0)
     return lambda: _rank(split.history.matrix() @ weights, split)
+
+
+def _torch(split: Split) -> Callable[[], NDArray[Any]]:
+    """The same with torch: the matrix of counts by a product, inverted by its Cholesky factor."""
+    import torch
+
+    x = torch.from_numpy(split.train.matrix().toarray().astype(np.float32))
+    gram = x.T @ x
+    gram.diagonal().add_(PENALTY)
+    inverse = torch.cholesky_inverse(torch.linalg.cholesky(gram))
+    weights = inverse / -inverse.diagonal()
+    weights.fill_diagonal_(0)
+    return lambda: _rank(split.history.matrix() @ weights.numpy(), split)
 
 
 def _knn(split: Split) -> Callable[[], NDArray[Any]]:
