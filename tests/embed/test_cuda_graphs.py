@@ -18,8 +18,9 @@ pytest.importorskip("triton")
 from tests.embed import tiny  # noqa: E402
 
 from ridgeline.embed import Embedder  # noqa: E402
-from ridgeline.embed.cuda_graphs import SmallBatchReplay, fits_recording, round_up_size  # noqa: E402
+from ridgeline.embed.cuda_graphs import SmallBatchReplay, round_up_size, split_for_recordings  # noqa: E402
 from ridgeline.embed.encoder import Encoder, Head  # noqa: E402
+from ridgeline.embed.inputs import are_few  # noqa: E402
 from ridgeline.embed.layers_gpu import GpuLayers  # noqa: E402
 from ridgeline.embed.tokens import Tokens  # noqa: E402
 from ridgeline.embed.weights import read_encoder  # noqa: E402
@@ -108,12 +109,41 @@ def test_sizes_double():
     assert [round_up_size(n) for n in (1, 15, 16, 17, 32, 33, 256, 257)] == [16, 16, 16, 32, 32, 64, 256, 512]
 
 
-def test_large_batches_do_not_fit_a_recording():
-    def of(*lengths):
-        return Tokens(np.zeros(sum(lengths), np.int32), np.cumsum([0, *lengths]))
+def make_tokens(*lengths, first=0):
+    return Tokens(np.zeros(first + sum(lengths), np.int32), np.cumsum([first, *lengths]))
 
-    assert all(map(fits_recording, (of(5), of(*[32] * 512), of(*[512] * 32))))
-    assert not any(map(fits_recording, (of(), of(*[8] * 513), of(*[512] * 33))))
+
+def test_batches_are_split_into_parts_that_fit_a_recording():
+    for lengths, parts in (
+        ([5], [1]),
+        ([32] * 512, [512]),
+        ([8] * 1025, [1024, 1]),
+        ([512] * 33, [32, 1]),
+        ([16_384] * 4, [1] * 4),
+        ([9_000, 9_000, 7_000], [1, 2]),
+        ([0, 0, 16_384, 0, 1], [4, 1]),
+    ):
+        assert [len(part) for part in split_for_recordings(make_tokens(*lengths))] == parts
+    assert all(split_for_recordings(make_tokens(*lengths)) is None for lengths in ([], [16_385], [8] * 8193))
+
+
+@given(st.lists(st.integers(0, 9_000), min_size=1, max_size=12), st.integers(0, 3))
+@settings(max_examples=60, deadline=None)
+def test_the_parts_of_a_batch_follow_each_other(lengths, first):
+    tokens = make_tokens(*lengths, first=first)
+    parts = split_for_recordings(tokens)
+    if sum(lengths) > 65_536:
+        assert parts is None
+        return
+    assert [n for part in parts for n in part.lengths] == lengths
+    assert all(part.offsets[-1] - part.offsets[0] <= 16_384 for part in parts)
+    assert [int(part.offsets[0]) for part in parts] == [first, *(int(part.offsets[-1]) for part in parts[:-1])]
+
+
+def test_some_thousand_short_texts_are_few_and_long_ones_are_not():
+    assert all(map(are_few, (["a"] * 4096, ["word " * 500] * 1024, [])))
+    # the last one has wrong values, which the other way names
+    assert not any(map(are_few, (["a"] * 4097, ["word " * 500] * 1025, iter(["a"]), [1] * 1025)))
 
 
 def test_the_embedder_replays_small_batches_and_streams_the_rest(embedder, replays, monkeypatch):
@@ -122,7 +152,7 @@ def test_the_embedder_replays_small_batches_and_streams_the_rest(embedder, repla
 
     def replay(tokens):
         calls.append(len(tokens))
-        return replays(tokens) if fits_recording(tokens) else None
+        return replays(tokens)
 
     texts, progress_calls = ["a dog", "cat", "a dog runs"], []
     expected = embedder.encode(texts)
@@ -171,7 +201,7 @@ def test_recordings_succeed_while_other_threads_load_and_release_models(embedder
     try:
         for _ in range(5):
             fresh = make_replay(embedder)
-            for count in (1, 2, 9, 40, 100, 500):
+            for count in (1, 2, 9, 40, 100, 500, 900):
                 tokens = embedder.tokenize(["a dog runs"] * count)
                 np.testing.assert_allclose(fresh(tokens), embedder.encode(["a dog runs"] * count), atol=1e-5)
     finally:

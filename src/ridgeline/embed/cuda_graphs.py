@@ -1,7 +1,8 @@
 """Encode a small batch on a GPU with recorded CUDA graphs, so that only the time on the GPU is left.
 
 One graph copies the tokens to the GPU, runs the encoder, and copies the vectors back. A graph has a capacity of tokens
-and texts; unused texts have no tokens.
+and texts; unused texts have no tokens. A batch that is larger than a graph runs in parts, one after the other: each
+launch of a kernel without a graph waits for Python's lock, which a server's event loop holds half of the time.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from ridgeline.embed.layers import Packed
 from ridgeline.embed.tokens import Tokens
 
 MIN_TOKENS = 16  # the smallest capacity; the others are powers of two
-TEXT_CAPACITIES = (1, 32, MAX_RECORDED_TEXTS)  # capacities in texts
-MAX_TOKENS = 16_384  # with more tokens the GPU runs longer than the launches
+TEXT_CAPACITIES = (1, 32, 512, MAX_RECORDED_TEXTS)  # capacities in texts
+MAX_TOKENS = 16_384  # of one recording
+MAX_REPLAYED_TOKENS = 65_536  # with more, copies beside the computation save more than recordings
 
 Replay = Callable[[], None]
 # Held while a graph is recorded, and while one is released, whose pinned memory leaves an event in the same stream.
@@ -46,9 +48,23 @@ def round_up_size(tokens: int) -> int:
     return max(MIN_TOKENS, 1 << (tokens - 1).bit_length())
 
 
-def fits_recording(tokens: Tokens) -> bool:
-    """Return whether the batch is small enough for a graph."""
-    return 0 < len(tokens) <= TEXT_CAPACITIES[-1] and tokens.offsets[-1] - tokens.offsets[0] <= MAX_TOKENS
+def split_for_recordings(tokens: Tokens) -> list[Tokens] | None:
+    """Return consecutive parts of a batch that each fit a recording; None if it is empty, or too large for recordings.
+
+    >>> tokens = Tokens(np.zeros(24_000, np.int32), np.array([0, 9_000, 16_000, 24_000]))
+    >>> [len(part) for part in split_for_recordings(tokens)]
+    [2, 1]
+    """
+    offsets = tokens.offsets
+    if not len(tokens) or offsets[-1] - offsets[0] > MAX_REPLAYED_TOKENS or tokens.lengths.max() > MAX_TOKENS:
+        return None
+    parts, begin = [], 0
+    while begin < len(tokens):
+        end = int(np.searchsorted(offsets, offsets[begin] + MAX_TOKENS, "right")) - 1
+        end = min(end, begin + MAX_RECORDED_TEXTS)
+        parts.append(Tokens(tokens.ids, offsets[begin : end + 1]))
+        begin = end
+    return parts
 
 
 class SmallBatchReplay:

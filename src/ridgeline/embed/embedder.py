@@ -37,7 +37,7 @@ from ridgeline.embed.heads import (
 )
 from ridgeline.embed.inputs import (
     FIRST_WINDOW,
-    MAX_RECORDED_TEXTS,
+    are_few,
     check_texts,
     explain_unreadable,
     get_length,
@@ -200,7 +200,7 @@ class Embedder:
         if names != ("dense",):
             results = self._encode_outputs(names, self._make_windows(texts, total), total, batch_tokens, progress)
             return results[output] if isinstance(output, str) else results
-        if total is not None and total <= MAX_RECORDED_TEXTS and self._can_record:  # nothing to overlap
+        if self._can_record and are_few(texts):
             tokens = self.tokenize(texts)
             return self.encode_tokens(tokens, output=output, batch_tokens=batch_tokens, progress=progress, to=to)
         vectors = self._encode_windows(self._make_windows(texts, total), total, batch_tokens, progress)
@@ -560,15 +560,17 @@ class Embedder:
             return None
         import torch
 
-        from ridgeline.embed.cuda_graphs import SmallBatchReplay, fits_recording
+        from ridgeline.embed.cuda_graphs import SmallBatchReplay, split_for_recordings
 
-        if not fits_recording(tokens):
+        parts = split_for_recordings(tokens)
+        if parts is None:
             return None
         if self._replays is None:
             self._replays = SmallBatchReplay(self._get_encoder(), self._device)
         start_ns = now_ns()
         try:
-            return self._replays(tokens)
+            vectors = [self._replays(part) for part in parts]
+            return vectors[0] if len(vectors) == 1 else np.concatenate(vectors)
         except torch.OutOfMemoryError:
             return None
         finally:

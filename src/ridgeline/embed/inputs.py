@@ -10,7 +10,8 @@ from ridgeline.errors import InputError
 WINDOW_TEXTS = 16_384  # enough for long runs of equal length, small beside a model
 WINDOW_CHARACTERS = 1 << 24
 FIRST_WINDOW = 2_048  # texts; small, so that the device starts early
-MAX_RECORDED_TEXTS = 512  # larger batches are not recorded (cuda_graphs.py)
+MAX_RECORDED_TEXTS = 1024  # of one recording (cuda_graphs.py)
+MAX_SHORT_TEXTS, MAX_SHORT_CHARACTERS = 4096, 300_000  # some four recordings
 
 
 def split_windows(texts: Iterable[Any], *, first: int = FIRST_WINDOW) -> Iterator[tuple[int, list[str]]]:
@@ -45,6 +46,20 @@ def get_length(texts: Any) -> int | None:
         return len(texts)
     except TypeError:
         return None
+
+
+def are_few(texts: Any) -> bool:
+    """Whether these are so few texts that overlapping their steps gains less than recorded graphs."""
+    count = get_length(texts)
+    if count is None or count > MAX_SHORT_TEXTS:
+        return False
+    if count <= MAX_RECORDED_TEXTS:
+        return True
+    return (
+        isinstance(texts, list | tuple)
+        and set(map(type, texts)) == {str}
+        and sum(map(len, texts)) <= MAX_SHORT_CHARACTERS
+    )
 
 
 def check_texts(texts: Any) -> None:
