@@ -1,18 +1,20 @@
 """`ridgeline.bulk.resample`: recordings of any number → frames on one clock, one part for each few recordings.
 
-A row is a frame: episode_index, frame_index, timestamp (seconds), task, and a list of float32 for each stream. A
-LeRobot target is written from the parts at the end.
+A row is a frame: episode_index, frame_index, timestamp (seconds), task, and a list of float32 for each stream. The
+parts of a LeRobot target are joined at the end; see `lerobot_target`.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,18 +32,22 @@ from ridgeline.bulk.job import (
     make_chunks,
     run_chunks,
 )
+from ridgeline.bulk.lerobot_target import Episode, write_dataset, write_episodes
 from ridgeline.bulk.parts import Outcome, Task, find_place, write_part
 from ridgeline.bulk.progress import Meter
 from ridgeline.bulk.rows import Reject
-from ridgeline.bulk.sources import HIDDEN, SourceFile, Span, require_arrow
+from ridgeline.bulk.sources import SourceFile, Span, require_arrow
 from ridgeline.bulk.storage import Storage, is_url, list_sources, make_absolute, open_storage
-from ridgeline.bulk.target import Part, Target, refuse_second_driver
-from ridgeline.errors import InputError, RidgelineError, unknown
+from ridgeline.bulk.target import Part, Target, read_summary, refuse_second_driver
+from ridgeline.errors import InputError, RidgelineError, StoreError, unknown
 
 FORMATS = ("parquet", "lerobot")
 CHUNK_EPISODES = 16
 INDEX = ("episode_index", "frame_index", "timestamp", "task")
-PARTS = f"{HIDDEN}/parts/"
+THREADS = 16  # that read the columns of parts
+COPY_BYTES = 4 << 20
+RLDS_FILES = ("features.json", "dataset_info.json")
+ONE_EPISODE = ("ulog", "mcap", "rosbag", "tum")  # formats with one episode for each file
 
 Source = str | os.PathLike[str]
 
@@ -62,7 +68,7 @@ class ResampleFactory:
 
     recordings: tuple[Recording, ...]
     target: str
-    folder: str
+    format: str
     settings: Any  # trajectory.ConversionSettings
 
     def __call__(self, device: str) -> Callable[[Task], Outcome]:
@@ -85,107 +91,166 @@ class ResampleWorker:
         """Nothing is open between chunks."""
 
     def _run(self, task: Task) -> Outcome:
-        import pyarrow as arrow
-
         started = time.perf_counter()
-        tables, rejects = [], list(task.skip)
+        rejects = list(task.skip)
         skipped = {(reject.source, reject.row) for reject in task.skip}
-        for span in task.spans:
-            recording = self._factory.recordings[span.file]
-            numbers = range(recording.episodes)
-            low, high = task.probe or (0, len(numbers))
-            for number in list(numbers)[low:high]:
-                if (recording.url, recording.first + number) in skipped:
-                    continue
-                try:
-                    tables.append(self._make_table(recording, number))
-                except RidgelineError as error:
-                    rejects.append(Reject(recording.url, recording.first + number, str(error)))
-        computed = time.perf_counter()
-        if task.probe is not None:
-            return Outcome()
-        rows = arrow.concat_tables(tables, promote_options="default") if tables else arrow.table({})
-        part = write_part(self._storage, task, self._factory.folder, rows, rejects, len(tables))
+        low, high = task.probe or (0, sum(span.rows for span in task.spans))
+        episodes: list[Episode] = []
+        position = 0  # of the recording's first episode in the chunk
+        with tempfile.TemporaryDirectory(prefix="ridgeline-") as folder:
+            for span in task.spans:
+                recording = self._factory.recordings[span.file]
+                inside = range(max(low - position, 0), min(high - position, recording.episodes))
+                position += recording.episodes
+                numbers = [n for n in inside if (recording.url, recording.first + n) not in skipped]
+                for number, result in self._read(recording, numbers, Path(folder)):
+                    if isinstance(result, Episode):
+                        episodes.append(result)
+                    else:
+                        rejects.append(Reject(recording.url, recording.first + number, result))
+            computed = time.perf_counter()
+            if task.probe is not None:
+                return Outcome()
+            part = self._write(task, episodes, rejects)
         ended = time.perf_counter()
         seconds = {"compute": computed - started, "write": ended - computed}
         return Outcome(part, None, seconds, tuple(rejects[:3]), find_place(self._device))
 
-    def _make_table(self, recording: Recording, number: int) -> Any:
-        """Return the frames of one episode."""
-        from ridgeline.trajectory import Stream, align
-        from ridgeline.trajectory.readers import group_episodes, match_streams, read, read_rlds_episode
+    def _read(self, recording: Recording, numbers: Sequence[int], folder: Path) -> Iterator[tuple[int, Episode | str]]:
+        """Yield the episodes of a recording, which is read once, or why one is a reject."""
+        from ridgeline.trajectory.conversion import ReadRecording
+
+        if not numbers:
+            return
+        settings = self._factory.settings
+        only = None if recording.portion is None else (*RLDS_FILES, recording.portion.shard)
+        with _fetch(recording.url, only) as path:
+            read = None
+            for number in numbers:
+                try:
+                    if recording.portion is not None:
+                        yield (
+                            number,
+                            self._make_episode(
+                                recording,
+                                ReadRecording(path, settings, None, recording.portion, number),
+                                number,
+                                0,
+                                folder,
+                            ),
+                        )
+                        continue
+                    read = read or ReadRecording(path, settings)
+                    if len(read) != recording.episodes:
+                        raise InputError(
+                            f"'{recording.url}' has {len(read)} episodes now, and {recording.episodes} when the job "
+                            "started; start anew with another target."
+                        )
+                    yield number, self._make_episode(recording, read, number, number, folder)
+                except StoreError:
+                    raise
+                except RidgelineError as error:
+                    yield number, str(error)
+
+    def _make_episode(self, recording: Recording, read: Any, number: int, index: int, folder: Path) -> Episode:
+        """Align one episode and write its cameras below `folder`."""
+        from ridgeline.trajectory.features import add_valid
+        from ridgeline.trajectory.media import EpisodeMedia, write_media
 
         settings = self._factory.settings
-        options = settings.read_options()
-        with _fetch(recording.url) as path:
-            if recording.portion is not None:
-                streams: Sequence[Stream] = read_rlds_episode(path, recording.portion, number, settings.topics, options)
-            else:
-                groups = list(group_episodes(read(path, settings.topics, options)).values())
-                streams = groups[number]
-        for word in settings.exclude:
-            excluded = match_streams(streams, word)
-            streams = [stream for stream in streams if stream.name not in excluded]
-        kinds = {name: kind for word, kind in settings.kinds.items() for name in match_streams(streams, word)}
-        streams = [
-            Stream(s.name, s.times, s.values, kinds.get(s.name, s.kind), s.unit, s.columns, s.episode, s.info)
-            for s in streams
-        ]
-        aligned = align(
-            streams,
-            hz=settings.hz,
-            tolerance=settings.tolerance,
-            span=settings.span,
-            max_gap=settings.max_gap,
-            sort=settings.sort,
-            device=self._device,
+        mapped = read.map(index, self._device)
+        episode = recording.first + number
+        if not mapped.requests:
+            return Episode(recording.url, episode, mapped.aligned, None, {})
+        place = folder / str(episode)
+        place.mkdir()
+        [written] = write_media(
+            [mapped.requests], place, settings.hz, settings.video, choose_codec=settings.codec is not None
         )
-        return _make_rows(aligned, recording.first + number, settings.hz)
+        media = EpisodeMedia(place, written.media, mapped.calibration)
+        return Episode(recording.url, episode, add_valid(mapped.aligned, written.valid), media, written.lost)
+
+    def _write(self, task: Task, episodes: Sequence[Episode], rejects: Sequence[Reject]) -> Part:
+        import pyarrow as arrow
+
+        if self._factory.format == "lerobot":
+            return write_episodes(self._storage, task, episodes, rejects)
+        tables = [_make_rows(e.aligned, e.number, self._factory.settings.hz) for e in episodes]
+        rows = merge_tables(tables, [f"'{e.source}'" for e in episodes]) if tables else arrow.table({})
+        return write_part(self._storage, task, "", rows, rejects, len(tables))
 
 
 def _make_rows(aligned: Any, episode: int, hz: float) -> Any:
     import pyarrow as arrow
 
+    from ridgeline.trajectory.writers.lerobot import frame_tasks
+
     count = len(aligned.times)
-    tasks = aligned.info.tasks
-    starts = np.array([start for start, _ in tasks], aligned.times.dtype)
-    texts = (
-        [tasks[i][1] for i in (np.searchsorted(starts, aligned.times, "right").clip(1) - 1)] if tasks else [""] * count
-    )
     columns: dict[str, Any] = {
         "episode_index": arrow.array(np.full(count, episode, np.int64)),
         "frame_index": arrow.array(np.arange(count, dtype=np.int64)),
         "timestamp": arrow.array(np.arange(count) / hz),
-        "task": arrow.array(texts, arrow.string()),
+        "task": arrow.array(frame_tasks(aligned) if aligned.info.tasks else [""] * count, arrow.string()),
     }
+    labels = {}
     for name, values in aligned.columns.items():
-        known = aligned.valid(name)
-        flat = np.where(known, values, np.nan).astype(np.float32).reshape(count, -1)
-        column = arrow.FixedSizeListArray.from_arrays(arrow.array(flat.reshape(-1)), flat.shape[1])
-        columns[name] = column
-    rows = arrow.table(columns)
-    labels = {name: list(aligned.labels[name]) for name in aligned.columns}
-    return rows.replace_schema_metadata({"ridgeline": json.dumps({"hz": hz, "columns": labels})})
+        column = f"data/{name}" if name in INDEX else name
+        flat = np.where(aligned.valid(name), values, np.nan).astype(np.float32).reshape(count, -1)
+        columns[column] = arrow.FixedSizeListArray.from_arrays(arrow.array(flat.reshape(-1)), flat.shape[1])
+        labels[column] = list(aligned.labels[name])
+    return arrow.table(columns).replace_schema_metadata({"ridgeline": json.dumps({"hz": hz, "columns": labels})})
+
+
+def merge_tables(tables: Sequence[Any], places: Sequence[str]) -> Any:
+    """Return the rows of all episodes with the columns of all; one that an episode lacks is null there."""
+    import pyarrow as arrow
+
+    schema = merge_schemas([table.schema for table in tables], places)
+    rows = arrow.concat_tables(tables, promote_options="default")
+    return rows.select(schema.names).replace_schema_metadata(schema.metadata)
+
+
+def merge_schemas(schemas: Sequence[Any], places: Sequence[str]) -> Any:
+    """Return the columns of all; raise InputError if two differ in a column."""
+    import pyarrow as arrow
+
+    fields: dict[str, tuple[str, Any]] = {}
+    labels: dict[str, tuple[str, list[str]]] = {}
+    head: dict[str, Any] = {}
+    for schema, place in zip(schemas, places, strict=True):
+        head = head or json.loads(schema.metadata[b"ridgeline"])
+        for name, names in json.loads(schema.metadata[b"ridgeline"])["columns"].items():
+            known_place, known = labels.setdefault(name, (place, names))
+            if known != names:
+                raise InputError(
+                    f"'{name}' has the columns {', '.join(known)} in {known_place} and {', '.join(names)} in {place}; "
+                    f"leave it out with --exclude '{name}'."
+                )
+        for field in schema:
+            fields.setdefault(field.name, (place, field))
+    metadata = json.dumps({**head, "columns": {name: known for name, (_, known) in labels.items()}})
+    return arrow.schema([field for _, field in fields.values()], {"ridgeline": metadata})
 
 
 @contextmanager
-def _fetch(url: str) -> Iterator[Path]:
-    """Yield a recording as a local path; a remote one is copied for as long as it is read."""
+def _fetch(url: str, only: Sequence[str] | None = None) -> Iterator[Path]:
+    """Yield a recording as a local path; a remote one (of a folder: the files `only`) is copied while it is read."""
     if not is_url(url):
         yield Path(url)
         return
     storage = open_storage(url)
     with tempfile.TemporaryDirectory(prefix="ridgeline-") as folder:
-        files = storage.list()
+        names = list(only) if only is not None else [file.name for file in storage.list()]
         target = Path(folder, url.rstrip("/").rpartition("/")[2])
-        if files:
-            for file in files:
-                path = target / file.name
+        for name in names:
+            data = storage.read(name)
+            if data is not None:
+                path = target / name
                 path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(storage.read(file.name) or b"")
-        else:
-            with storage.open() as stream:
-                target.write_bytes(stream.read())
+                path.write_bytes(data)
+        if not names:
+            with storage.open() as stream, target.open("wb") as file:
+                shutil.copyfileobj(stream, file, COPY_BYTES)
         yield target
 
 
@@ -199,6 +264,17 @@ def resample(
     topics: Sequence[str] = (),
     exclude: Sequence[str] = (),
     kinds: Mapping[str, str] | None = None,
+    cameras: Mapping[str, str] | None = None,
+    state: Sequence[str] = (),
+    action: Sequence[str] = (),
+    task: str | None = None,
+    rename: Mapping[str, str] | None = None,
+    shifts: Mapping[str, float] | None = None,
+    fill: str | None = None,
+    stamps: str = "auto",
+    codec: str | None = None,
+    crf: int | None = None,
+    gop: int | None = None,
     max_gap: float | None = None,
     tolerance: float | None = None,
     span: Any = "auto",
@@ -217,19 +293,25 @@ def resample(
 
     sources         recordings of every format of `ridgeline resample`, RLDS folders, folders of these, URLs
     fps             the rate of recordings without stamps (RLDS)
-    format          "parquet" or "lerobot" (a LeRobot v3 dataset, assembled in memory at the end)
+    format          "parquet" or "lerobot" (a LeRobot v3 dataset)
+    cameras         {name: topic}: the images of a topic become the video observation.images.NAME (lerobot only)
     chunk_episodes  episodes of a chunk
     the other options are those of `ridgeline resample` and of `ridgeline.bulk.embed`
 
     A recording that cannot be read goes to the rejects. The same call again resumes a job that was stopped.
     """
     from ridgeline.trajectory import SPANS, ConversionSettings
+    from ridgeline.trajectory.features import check_camera_names, parse_fill
+    from ridgeline.trajectory.videos import GOP
 
     call = {**locals()}
-    for name in ("report", "SPANS", "ConversionSettings"):
+    for name in ("report", "SPANS", "ConversionSettings", "check_camera_names", "parse_fill", "GOP"):
         del call[name]
     call["sources"], call["out"] = list_sources(sources), make_absolute(out)
-    call["topics"], call["exclude"], call["kinds"] = list(topics), list(exclude), dict(kinds or {})
+    for name in ("topics", "exclude", "state", "action"):
+        call[name] = list(call[name])
+    for name in ("kinds", "cameras", "rename", "shifts"):
+        call[name] = dict(call[name] or {})
     started = time.monotonic()
     if format not in FORMATS:
         raise unknown("format of a target", format, FORMATS)
@@ -245,16 +327,31 @@ def resample(
     refuse_second_driver(call["out"])
     conversion = ConversionSettings(
         hz,
-        dict(kinds or {}),
-        tuple(topics),
-        max_gap,
-        tolerance,
-        {},
-        span,
-        sort,
-        fps,
+        kinds=call["kinds"],
+        topics=tuple(topics),
+        max_gap=max_gap,
+        tolerance=tolerance,
+        shifts=call["shifts"],
+        span=span,
+        sort=sort,
+        fps=fps,
+        stamps=stamps,
         exclude=tuple(exclude),
+        rename=call["rename"],
+        cameras=call["cameras"],
+        state=tuple(state),
+        action=tuple(action),
+        task=task,
+        fill=parse_fill(fill),
+        codec=codec,
+        crf=crf,
+        gop=GOP if gop is None else gop,
     )
+    conversion.read_options()  # raises for wrong options before a file is read
+    conversion.video  # noqa: B018 (likewise)
+    check_camera_names(conversion.cameras)
+    if conversion.cameras and format != "lerobot":
+        raise InputError(f"--camera writes videos, which {format} does not hold; give --format lerobot.")
     recordings, files = _find_recordings(call["sources"], chunk_episodes, conversion)
     spans = [(Span(number, r.first, r.episodes),) for number, r in enumerate(recordings)]
     settings = add_code_version(
@@ -263,21 +360,23 @@ def resample(
     settings = json.loads(json.dumps(settings))
     with Target(call["out"]) as target:
         chunks = make_chunks(files, _merge_spans(spans, chunk_episodes), settings)
-        state = check_job(target, settings, chunks, incremental=False)
-        job = state.job if state else begin_job(target, "resample", settings, chunks, call, 1)
-        done = state.parts if state else {}
+        found = check_job(target, settings, chunks, incremental=False)
+        job = found.job if found else begin_job(target, "resample", settings, chunks, call, 1)
+        done = found.parts if found else {}
         rows_done = sum(part.rows for part in done.values())
         totals = Totals(Meter(rows_done, rows_done, 0))
-        if state is not None and state.complete:
+        lost: dict[str, int] = {}
+        if found is not None and found.complete:
+            lost = read_summary(target.storage).get("lost_frames", {})
             target.remove_unlisted(done, keep_parts=format != "lerobot")
-        if state is None or not state.complete:
+        if found is None or not found.complete:
             target.restore()
-            factory = ResampleFactory(recordings, target.url, PARTS if format == "lerobot" else "", conversion)
+            factory = ResampleFactory(recordings, target.url, format, conversion)
             counts = {chunk.number: chunk.rows for chunk in chunks}
             tasks = [Task(chunk.number, chunk.spans, chunk.key) for chunk in chunks if chunk.number not in done]
             locate = partial(_locate, recordings)
             totals = run_chunks(target, factory, execution, tasks, done, sum(counts.values()), counts, locate)
-            _publish(target, format, done, totals, recordings, conversion.hz)
+            lost = _publish(target, format, done, totals)
         rejects = sum(part.rejects for part in done.values())
         episodes = sum(recording.episodes for recording in recordings)
         answer = {
@@ -289,6 +388,7 @@ def resample(
             "reused": episodes - rejects - totals.computed,
             "removed": 0,
             "rejects": rejects,
+            "lost_frames": lost,
             "chunks": len(chunks),
             "seconds": time.monotonic() - started,
             "stage_seconds": totals.seconds,
@@ -299,63 +399,52 @@ def resample(
         return answer
 
 
-def _publish(
-    target: Target, form: str, done: Mapping[int, Part], totals: Totals, recordings: Sequence[Recording], hz: float
-) -> None:
-    names = [done[number].name for number in sorted(done)]
-    parts = [name for name in names if name is not None]
+def _publish(target: Target, form: str, done: Mapping[int, Part], totals: Totals) -> dict[str, int]:
+    """Make the target whole; return the frames that cannot be decoded, by topic."""
+    parts = [done[number] for number in sorted(done) if done[number].name is not None]
     if not parts:
         raise InputError(f"no episode could be read; '{target.url}/rejects' has the {totals.rejects} reasons.")
+    lost: dict[str, int] = {}
     if form == "lerobot":
-        _write_lerobot(target.storage, parts, hz)
+        lost = write_dataset(target.storage, parts)
+    else:
+        done = _give_same_columns(target.storage, done)
     summary = {
         "rows": sum(part.rows for part in done.values()),
         "rejects": totals.rejects,
         "seconds": totals.seconds,
         "busy": totals.busy,
+        "lost_frames": lost,
     }
     target.finish(done, summary, keep_parts=form != "lerobot")
+    return lost
 
 
-def _write_lerobot(storage: Storage, parts: Sequence[str], hz: float) -> None:
-    """Write the frames of all parts as a LeRobot v3 dataset beside the folder of the job."""
+def _give_same_columns(storage: Storage, done: Mapping[int, Part]) -> dict[int, Part]:
+    """Return the parts, those that lack a column of others written anew: readers take the columns of one part."""
     import pyarrow.parquet as parquet
 
-    from ridgeline.trajectory import Aligned, EpisodeInfo
-    from ridgeline.trajectory.writers import write
+    numbers = [number for number, part in sorted(done.items()) if part.name is not None]
 
-    episodes = []
-    for name in parts:
-        with storage.open(name) as stream:
+    def read_schema(number: int) -> Any:
+        with storage.open(done[number].name or "") as stream:
+            return parquet.read_schema(stream)
+
+    with ThreadPoolExecutor(THREADS) as threads:
+        schemas = list(threads.map(read_schema, numbers))
+    schema = merge_schemas(schemas, [f"'{storage.label(done[number].name or '')}'" for number in numbers])
+    out = dict(done)
+    for number, own in zip(numbers, schemas, strict=True):
+        if own.names == schema.names:
+            continue
+        part = done[number]
+        with storage.open(part.name or "") as stream:
             rows = parquet.read_table(stream)
-        labels = json.loads(rows.schema.metadata[b"ridgeline"])["columns"]
-        indexes = np.asarray(rows["episode_index"])
-        for episode in np.unique(indexes):
-            part = rows.filter(_to_arrow(indexes == episode))
-            times = np.asarray(part["timestamp"])
-            columns, masks, texts = {}, {}, part["task"].to_pylist()
-            for stream_name in part.column_names:
-                if stream_name in INDEX or stream_name not in labels or part[stream_name].null_count == len(part):
-                    continue
-                lists = part[stream_name].combine_chunks()
-                values = lists.flatten().to_numpy(zero_copy_only=False).reshape(len(part), -1)
-                columns[stream_name] = values[:, 0] if len(labels[stream_name]) == 1 else values
-                masks[stream_name] = np.isfinite(values).all(axis=1)
-            changes = [0, *(i for i in range(1, len(texts)) if texts[i] != texts[i - 1])]
-            info = EpisodeInfo(tuple((float(times[i]), texts[i]) for i in changes)) if any(texts) else EpisodeInfo()
-            known = {key: tuple(labels[key]) for key in columns}
-            episodes.append(Aligned(times, columns, masks, known, hz=hz, info=info))
-    with tempfile.TemporaryDirectory(prefix="ridgeline-") as folder:
-        write(Path(folder, "dataset"), episodes, "lerobot")
-        for file in sorted(Path(folder, "dataset").rglob("*")):
-            if file.is_file() and not file.name.startswith("."):
-                storage.write(str(file.relative_to(Path(folder, "dataset"))), file.read_bytes())
-
-
-def _to_arrow(mask: Any) -> Any:
-    import pyarrow as arrow
-
-    return arrow.array(mask)
+        empty = schema.empty_table().replace_schema_metadata(rows.schema.metadata)
+        rows = merge_tables([rows, empty.replace_schema_metadata(schema.metadata)], ["", ""])
+        new = write_part(storage, Task(number, (), part.key), "", rows, (), part.computed)
+        out[number] = replace(new, rejects=part.rejects, reject_file=part.reject_file)
+    return out
 
 
 def _merge_spans(spans: Sequence[tuple[Span, ...]], episodes: int) -> Iterator[tuple[Span, ...]]:
@@ -406,9 +495,6 @@ def _find_recordings(
         files.append(SourceFile(url, name, kind, size, version))
         first += count
     return tuple(recordings), tuple(files)
-
-
-ONE_EPISODE = ("ulog", "mcap", "rosbag", "tum")  # formats with one episode for each file
 
 
 def _check_fps(settings: Any, url: str) -> None:

@@ -14,6 +14,7 @@ import configparser
 import io
 import os
 import random
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -72,6 +73,10 @@ class Storage:
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file whole: readers see the old version or the new one."""
+        raise NotImplementedError
+
+    def upload(self, name: str, path: Path) -> None:
+        """Write a file of this machine whole, without reading it into memory."""
         raise NotImplementedError
 
     def move(self, name: str, new: str) -> None:
@@ -161,14 +166,25 @@ class LocalStorage(Storage):
             raise explain_error(error, self._folder / name) from error
 
     def write(self, name: str, data: bytes) -> None:
+        with publish(self._make_parent(name)) as tmp:
+            tmp.write_bytes(data)
+
+    def upload(self, name: str, path: Path) -> None:
+        with publish(self._make_parent(name)) as tmp:
+            try:
+                os.link(path, tmp)
+            except OSError:  # another disk, or a file system without links
+                shutil.copyfile(path, tmp)
+
+    def _make_parent(self, name: str) -> Path:
+        """Return the path of a file whose folder is there."""
         path = self._folder / name
         if not path.parent.is_dir():
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise explain_error(error, path.parent) from error
-        with publish(path) as tmp:
-            tmp.write_bytes(data)
+        return path
 
     def move(self, name: str, new: str) -> None:
         try:
@@ -246,6 +262,18 @@ class RemoteStorage(Storage):
                 raise OSError(f"{size} of {len(data)} bytes arrived")
 
         _repeat(self.label(name), write)
+
+    def upload(self, name: str, path: Path) -> None:
+        system, target = self._find(name)
+        size = path.stat().st_size
+
+        def upload() -> None:
+            with path.open("rb") as source, system.open_output_stream(target) as file:
+                shutil.copyfileobj(source, file, BLOCK_BYTES)
+            if (arrived := system.get_file_info(target).size) != size:
+                raise OSError(f"{arrived} of {size} bytes arrived")
+
+        _repeat(self.label(name), upload)
 
     def move(self, name: str, new: str) -> None:
         data = self.read(name)

@@ -100,6 +100,11 @@ def read_manifest_parts(storage: Storage) -> dict[int, Part]:
     return {part["chunk"]: Part(**part) for part in manifest["parts"]} if manifest else {}
 
 
+def read_summary(storage: Storage) -> dict[str, Any]:
+    """Return what the manifest says about the whole target."""
+    return dict((_read_json(storage, MANIFEST) or {}).get("summary", {}))
+
+
 def find_driver(target: str) -> str | None:
     """Return the process that works on a target now; None if it is free."""
     storage = open_storage(target)

@@ -11,6 +11,7 @@ import typer
 
 from ridgeline.cli.output import Json, Quiet, print_json, print_line, stderr
 from ridgeline.cli.progress import INTERVAL_S, format_left
+from ridgeline.cli.read_options import Stamps
 from ridgeline.errors import Exit
 
 if TYPE_CHECKING:
@@ -223,6 +224,39 @@ def resample(
     kind: Annotated[
         list[str] | None, typer.Option("--kind", metavar="STREAM=KIND", help="Interpolate STREAM by KIND.")
     ] = None,
+    camera: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--camera", metavar="NAME=TOPIC", help="Write the images of TOPIC as the video observation.images.NAME."
+        ),
+    ] = None,
+    state: Annotated[
+        list[str] | None,
+        typer.Option("--state", metavar="STREAM,…", help="Streams that form observation.state, side by side."),
+    ] = None,
+    action: Annotated[
+        list[str] | None, typer.Option("--action", metavar="STREAM,…", help="Streams that form action, side by side.")
+    ] = None,
+    task: Annotated[str | None, typer.Option(metavar="TEXT", help="The task of all episodes, in words.")] = None,
+    rename: Annotated[
+        list[str] | None, typer.Option("--rename", metavar="OLD=NEW", help="Give a stream another name.")
+    ] = None,
+    shift: Annotated[
+        list[str] | None, typer.Option("--shift", metavar="STREAM=S", help="Shift the stamps of STREAM by S seconds.")
+    ] = None,
+    fill: Annotated[
+        str | None,
+        typer.Option(metavar="VALUE", help="Replace unknown numbers: nan (default), hold (the last one), or a number."),
+    ] = None,
+    stamps: Stamps = "auto",
+    codec: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Encode frames as h264 or av1 (default: h264; copy video that fits)."),
+    ] = None,
+    crf: Annotated[
+        int | None, typer.Option(metavar="N", help="Quality of videos, lower is better (default: h264 23, av1 30).")
+    ] = None,
+    gop: Annotated[int, typer.Option(metavar="N", help="Frames from key frame to key frame of videos.")] = 2,
     max_gap: Annotated[
         float | None, typer.Option(metavar="S", help="Leave targets in a gap longer than S seconds empty.")
     ] = None,
@@ -250,14 +284,14 @@ def resample(
 
       ridgeline bulk resample logs/ --hz 50 -o frames
 
-      ridgeline bulk resample s3://bucket/mcap --hz 30 -o dataset --format lerobot
+      ridgeline bulk resample s3://bucket/mcap --hz 30 -o dataset --format lerobot --camera front=/camera/front
 
       ridgeline bulk resample bridge/1.0.0 --fps 5 --hz 10 -o frames
 
     A recording that cannot be read goes to TARGET/rejects; the exit code is 1 then.
     """
     from ridgeline import bulk as jobs
-    from ridgeline.cli.resample import parse_assignment, split_names
+    from ridgeline.cli.resample import parse_assignment, parse_cameras, parse_shifts, split_names
 
     with show_rows(quiet, "episodes") as report:
         answer = jobs.resample(
@@ -269,6 +303,17 @@ def resample(
             topics=split_names(topics),
             exclude=split_names(exclude),
             kinds=dict(parse_assignment(text, "--kind") for text in kind or ()),
+            cameras=parse_cameras(camera or ()),
+            state=split_names(state),
+            action=split_names(action),
+            task=task,
+            rename=dict(parse_assignment(text, "--rename") for text in rename or ()),
+            shifts=parse_shifts(shift or ()),
+            fill=fill,
+            stamps=stamps,
+            codec=codec,
+            crf=crf,
+            gop=gop,
             max_gap=max_gap,
             tolerance=tolerance,
             span=span,
@@ -283,6 +328,9 @@ def resample(
             price=price,
             report=report,
         )
+    if not as_json:
+        for topic, count in answer["lost_frames"].items():
+            print_line(f"{topic}: {count:,} frames cannot be decoded; the one before each is held.", stderr())
     finish(answer, as_json, quiet)
 
 

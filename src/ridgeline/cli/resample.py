@@ -167,10 +167,7 @@ def resample(
         topics=split_names(topics),
         max_gap=max_gap,
         tolerance=tolerance,
-        shifts={
-            name: _parse_seconds(value, "--shift")
-            for name, value in (parse_assignment(s, "--shift") for s in shift or ())
-        },
+        shifts=parse_shifts(shift or ()),
         span=_check_span(span),
         sort=sort,
         fps=fps,
@@ -182,7 +179,7 @@ def resample(
         comment=comment,
         exclude=split_names(exclude),
         rename=dict(parse_assignment(r, "--rename") for r in rename or ()),
-        cameras=_parse_cameras(camera or ()),
+        cameras=parse_cameras(camera or ()),
         state=split_names(state),
         action=split_names(action),
         task=task,
@@ -242,7 +239,7 @@ def parse_assignment(text: str, option: str) -> tuple[str, str]:
     return name, value
 
 
-def _parse_cameras(texts: Sequence[str]) -> dict[str, str]:
+def parse_cameras(texts: Sequence[str]) -> dict[str, str]:
     """Return {name: topic}; the name is before the first `=`."""
     out: dict[str, str] = {}
     for text in texts:
@@ -252,6 +249,12 @@ def _parse_cameras(texts: Sequence[str]) -> dict[str, str]:
         if out.setdefault(name, topic) != topic:
             raise InputError(f"--camera {name} names two topics, {out[name]} and {topic}; choose another name.")
     return out
+
+
+def parse_shifts(texts: Sequence[str]) -> dict[str, float]:
+    """Return {stream: seconds}."""
+    pairs = (parse_assignment(text, "--shift") for text in texts)
+    return {name: _parse_seconds(value, "--shift") for name, value in pairs}
 
 
 def split_names(lists: Sequence[str] | None) -> tuple[str, ...]:

@@ -127,52 +127,82 @@ def map_recording(
     path: Path, settings: ConversionSettings, device: str, report_note: Report | None = None
 ) -> list[Mapped]:
     """Read a recording, align each of its episodes, and choose the pictures of its cameras."""
-    report = report_note or (lambda _: None)
-    marks: dict[str, Array] = {}
-    options = replace(
-        settings.read_options(report),
-        marks=frozenset(settings.cut_topics),
-        add_marks=marks.__setitem__,
-        calibration=Calibration() if settings.cameras else None,
-    )
-    read, cameras = readers.read_recording(path, settings.words, options, with_cameras=bool(settings.cameras))
-    streams = rename_streams(exclude_streams(read, settings, path, report) if read else [], settings)
-    names = [s.name for s in streams]
-    known = [*names, *settings.cameras, *(c.name for c in cameras)]
-    kinds = {n: check_kind(kind) for word, kind in settings.kinds.items() for n in match_names(known, word)}
-    chosen: list[Stream] = [replace(s, kind=kinds.get(s.name, s.kind)) for s in streams]
-    parts = _cut_episodes(chosen, cameras, marks, settings, report)
-    align_options = {
-        "hz": settings.hz,
-        "tolerance": settings.tolerance,
-        "span": settings.span,
-        "max_gap": settings.max_gap,
-        "sort": settings.sort,
-        "device": device,
-    }
-    episodes = []
-    for number, (label, bounds, members) in enumerate(parts):
-        chosen_cameras = choose_cameras([c for c in cameras if c.episode == label], settings.cameras, streams)
+    recording = ReadRecording(path, settings, report_note)
+    return [recording.map(number, device) for number in range(len(recording))]
+
+
+class ReadRecording:
+    """A recording that is in memory without its pictures; an episode is aligned when it is asked for.
+
+    With `portion` and `number`, it is one episode of an RLDS folder.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        settings: ConversionSettings,
+        report_note: Report | None = None,
+        portion: readers.Portion | None = None,
+        number: int = 0,
+    ) -> None:
+        self._settings, self._report = settings, report_note or (lambda _: None)
+        marks: dict[str, Array] = {}
+        self._calibration = Calibration() if settings.cameras else None
+        options = replace(
+            settings.read_options(self._report),
+            marks=frozenset(settings.cut_topics),
+            add_marks=marks.__setitem__,
+            calibration=self._calibration,
+        )
+        with_cameras = bool(settings.cameras)
+        cameras: list[Camera] = []
+        if portion is None:
+            read, cameras = readers.read_recording(path, settings.words, options, with_cameras=with_cameras)
+        else:
+            options = replace(options, add_camera=cameras.append if with_cameras else None)
+            read = readers.read_rlds_episode(path, portion, number, settings.words, options)
+        streams = rename_streams(exclude_streams(read, settings, path, self._report) if read else [], settings)
+        names = [s.name for s in streams]
+        self._known = [*names, *settings.cameras, *(c.name for c in cameras)]
+        kinds = {n: check_kind(kind) for word, kind in settings.kinds.items() for n in match_names(self._known, word)}
+        self._streams: list[Stream] = [replace(s, kind=kinds.get(s.name, s.kind)) for s in streams]
+        self._cameras = cameras
+        self._parts = _cut_episodes(self._streams, cameras, marks, settings, self._report)
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def map(self, number: int, device: str) -> Mapped:
+        """Align an episode, and choose the pictures of its cameras."""
+        settings = self._settings
+        label, bounds, members = self._parts[number]
+        chosen = choose_cameras([c for c in self._cameras if c.episode == label], settings.cameras, self._streams)
         mapped = align_with_cameras(
             members,
-            chosen_cameras,
+            chosen,
             kinds=settings.kinds,
-            shifts={w: v for w, v in settings.shifts.items() if match_names(known, w)},
+            shifts={w: v for w, v in settings.shifts.items() if match_names(self._known, w)},
             episode=number,
-            options=align_options,
+            options={
+                "hz": settings.hz,
+                "tolerance": settings.tolerance,
+                "span": settings.span,
+                "max_gap": settings.max_gap,
+                "sort": settings.sort,
+                "device": device,
+            },
             bounds=bounds,
         )
         for warning in mapped.aligned.warnings:
-            report(warning)
+            self._report(warning)
         aligned = map_numbers(mapped.aligned, settings.state, settings.action, settings.topics)
         aligned = fill_unknown(aligned, settings.fill)
         if settings.task is not None:
             start = aligned.times[0].item() if len(aligned.times) else 0.0
             aligned = replace(aligned, info=replace(aligned.info, tasks=((start, settings.task),)))
         features = {r.feature: r.camera.name for r in mapped.requests}
-        description = {} if options.calibration is None else options.calibration.describe(features)
-        episodes.append(Mapped(aligned, mapped.requests, description))
-    return episodes
+        description = {} if self._calibration is None else self._calibration.describe(features)
+        return Mapped(aligned, mapped.requests, description)
 
 
 def _cut_episodes(

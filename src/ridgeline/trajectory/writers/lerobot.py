@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -44,76 +44,249 @@ def write(
     append: bool = False,
 ) -> None:
     """Write the episodes with their cameras; with `append`, add them to the dataset at `path`."""
-    try:
-        import pyarrow as arrow
-        import pyarrow.parquet as parquet
-    except ImportError:
-        raise MissingExtra("writing LeRobot datasets", "robot") from None
     before = read_existing(path) if append and path.exists() else NOTHING
+    contents = describe_contents(episodes, media or [])
+    writer = DatasetWriter(contents, before)
+    check_same_features(path, before.info, writer.info)
+    if before.info is not None and not (path / MANIFEST).exists():  # written by another program
+        write_manifest(path)
+    with publish_dir(path, {**meta, "appended": [*before.keys, meta]} if append else meta) as tmp:
+        if before.info is not None:
+            _link_tree(path, tmp)
+        writer.add(tmp, episodes, media or [])
+        writer.finish(tmp)
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A stream of numbers as a feature of a dataset."""
+
+    name: str
+    labels: tuple[str, ...]  # of its columns in the streams
+    names: tuple[str, ...] | None  # of its columns in the dataset
+    dtype: str
+    width: int
+    scalar: bool  # a value of a frame is a number, not a list of one
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What episodes hold: known of all before the first is written, because all files have the same columns."""
+
+    rate: float
+    features: Mapping[str, Feature]  # by stream
+    cameras: Mapping[str, Any] = field(default_factory=dict)  # by feature, as info.json describes them
+    robots: frozenset[str] = frozenset()
+
+
+def describe_contents(episodes: Sequence[Aligned], media: Sequence[EpisodeMedia]) -> Contents:
+    """Return what these episodes hold; raise InputError if they cannot be in one dataset."""
     rates = {e.hz for e in episodes}
     rate = rates.pop() if len(rates) == 1 else None
     if rate is None:
         raise InputError("a LeRobot dataset has one fps; align every episode with the same hz.")
-    fps = int(rate) if float(rate).is_integer() else rate
     known = {name: names for e in episodes for name, names in e.info.features}
-    features, labels = _features(episodes, known), table.merge_labels(episodes)
-    lengths = [len(e.times) for e in episodes]
-    tasks = [_frame_tasks(e) for e in episodes]
-    texts = list(dict.fromkeys((*before.tasks, *(text for frames in tasks for text in frames)))) or [TASK]
-    index_by_text = {text: i for i, text in enumerate(texts)}
-    task_index = np.array([index_by_text[text] for frames in tasks for text in frames], np.int64)
-    counts = _bookkeeping(lengths, fps, task_index, before)
-    cameras = _describe_cameras(media or [], len(episodes), fps)
-    robots = {e.info.robot_type for e in episodes}
-    columns = {name: values for name, (_, values) in features.items()}
-    info = {
-        "codebase_version": VERSION,
-        "robot_type": (robots.pop() or None) if len(robots) == 1 else None,
-        "total_episodes": before.episodes + len(episodes),
-        "total_frames": before.frames + sum(lengths),
-        "total_tasks": len(texts),
-        "chunks_size": CHUNK,
-        "data_files_size_in_mb": DATA_MB,
-        "video_files_size_in_mb": VIDEO_MB,
-        "fps": fps,
-        "splits": {"train": f"0:{before.episodes + len(episodes)}"},
-        "data_path": "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet",
-        "video_path": VIDEO_PATH if any(c["dtype"] == "video" for c in cameras.values()) else None,
-        "features": {
-            **{
-                name: _feature(v, _column_names(stream, labels[stream], known))
-                for name, (stream, v) in features.items()
-            },
-            **cameras,
-            **{name: _feature(v, None) for name, v in counts.items()},
-        },
+    labels = table.merge_labels(episodes)
+    features = {
+        stream: Feature(
+            name,
+            labels[stream],
+            None if (names := _column_names(stream, labels[stream], known)) is None else tuple(names),
+            values.dtype.name,
+            values.shape[1] if values.ndim == 2 else 1,
+            values.ndim == 1,
+        )
+        for name, (stream, values) in _features(episodes, known).items()
     }
-    check_same_features(path, before.info, info)
-    if before.info is not None:
-        info = {**info, "robot_type": before.info.get("robot_type")}
-        if not (path / MANIFEST).exists():  # written by another program
-            write_manifest(path)
-    with publish_dir(path, {**meta, "appended": [*before.keys, meta]} if append else meta) as tmp:
-        if before.info is not None:
-            _link_tree(path, tmp)
-        arrow_columns = {name: _arrow(arrow, v) for name, v in {**columns, **counts}.items()}
-        places = _write_data(tmp, arrow, parquet, arrow_columns, lengths, media, before)
-        rows = _episodes(lengths, [list(dict.fromkeys(frames)) for frames in tasks], {**columns, **counts}, before)
+    robots = frozenset(e.info.robot_type for e in episodes)
+    return Contents(rate, features, _describe_cameras(media, len(episodes), _to_fps(rate)), robots)
+
+
+def merge_contents(parts: Sequence[Contents], places: Sequence[str]) -> Contents:
+    """Return what all parts hold together; `places` names them for the InputError if they differ too much."""
+    first: dict[str, tuple[str, Feature]] = {}
+    by_feature: dict[str, str] = {}
+    cameras: dict[str, tuple[str, Any]] = {}
+    for part, place in zip(parts, places, strict=True):
+        for stream, feature in part.features.items():
+            known_place, known = first.setdefault(stream, (place, feature))
+            if set(known.labels) != set(feature.labels):
+                raise InputError(
+                    f"'{stream}' has the columns {', '.join(known.labels)} in {known_place} and "
+                    f"{', '.join(feature.labels)} in {place}; leave it out with --exclude '{stream}'."
+                )
+            if by_feature.setdefault(feature.name, stream) != stream:
+                raise InputError(
+                    f"streams '{by_feature[feature.name]}' and '{stream}' would both be '{feature.name}'; "
+                    "leave one out."
+                )
+            if known.dtype != feature.dtype:
+                first[stream] = known_place, (known := replace(known, dtype="float32"))
+            if known.scalar != feature.scalar:
+                first[stream] = known_place, replace(known, scalar=True)
+        for name, camera in part.cameras.items():
+            known_place, known_camera = cameras.setdefault(name, (place, camera))
+            if (known_camera["dtype"], known_camera["shape"]) != (camera["dtype"], camera["shape"]):
+                raise InputError(
+                    f"{name} is {known_camera['dtype']} {known_camera['shape']} in {known_place} and "
+                    f"{camera['dtype']} {camera['shape']} in {place}; write recordings of other cameras to another "
+                    "dataset."
+                )
+    for part, place in zip(parts, places, strict=True):
+        if missing := sorted(set(cameras) - set(part.cameras)):
+            raise InputError(f"{place} has no {missing[0]}, which others have; leave one of them out.")
+        for stream in first.keys() - part.features.keys():
+            known_place, known = first[stream]
+            first[stream] = (known_place, replace(known, dtype="float32"))  # empty rows are NaN
+    rates = {part.rate for part in parts}
+    if len(rates) != 1:
+        raise InputError("a LeRobot dataset has one fps; align every episode with the same hz.")
+    robots = frozenset(robot for part in parts for robot in part.robots)
+    features = {stream: feature for stream, (_, feature) in first.items()}
+    return Contents(rates.pop(), features, {name: camera for name, (_, camera) in cameras.items()}, robots)
+
+
+def _to_fps(rate: float) -> float:
+    return int(rate) if float(rate).is_integer() else rate
+
+
+class DatasetWriter:
+    """Writes a dataset by groups of episodes, so that memory does not depend on its size.
+
+    Each group becomes data files, videos and one file of meta/episodes; `finish` writes what describes all groups. A
+    group may be written to another folder than the one before: the caller brings the files together.
+    """
+
+    def __init__(self, contents: Contents, before: Existing | None = None) -> None:
+        try:
+            import pyarrow as arrow
+            import pyarrow.parquet as parquet
+        except ImportError:
+            raise MissingExtra("writing LeRobot datasets", "robot") from None
+        self._arrow, self._parquet = arrow, parquet
+        before = before or NOTHING
+        self._contents, self._state, self._fps = contents, before, _to_fps(contents.rate)
+        self._texts = {text: number for number, text in enumerate(before.tasks)}
+        self._new_stats: dict[str, list[Mapping[str, Any]]] = {}
+        self._calibration = [dict(entry) for entry in before.calibration]
+        robot = next(iter(contents.robots)) or None if len(contents.robots) == 1 else None
+        self._robot = robot if before.info is None else before.info.get("robot_type")
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """What meta/info.json says after the groups so far."""
+        state, contents = self._state, self._contents
+        counts = _bookkeeping([1], self._fps, np.zeros(1, np.int64), state)
+        return {
+            "codebase_version": VERSION,
+            "robot_type": self._robot,
+            "total_episodes": state.episodes,
+            "total_frames": state.frames,
+            "total_tasks": len(self._texts),
+            "chunks_size": CHUNK,
+            "data_files_size_in_mb": DATA_MB,
+            "video_files_size_in_mb": VIDEO_MB,
+            "fps": self._fps,
+            "splits": {"train": f"0:{state.episodes}"},
+            "data_path": "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet",
+            "video_path": VIDEO_PATH if any(c["dtype"] == "video" for c in contents.cameras.values()) else None,
+            "features": {
+                **{
+                    f.name: {"dtype": f.dtype, "shape": [f.width], "names": list(f.names) if f.names else None}
+                    for f in contents.features.values()
+                },
+                **contents.cameras,
+                **{name: {"dtype": v.dtype.name, "shape": [1], "names": None} for name, v in counts.items()},
+            },
+        }
+
+    def add(self, root: Path, episodes: Sequence[Aligned], media: Sequence[EpisodeMedia] = ()) -> None:
+        """Write the files of these episodes below `root`."""
+        arrow, before = self._arrow, self._state
+        lengths = [len(e.times) for e in episodes]
+        tasks = [frame_tasks(e) for e in episodes]
+        for text in dict.fromkeys(text for frames in tasks for text in frames):
+            self._texts.setdefault(text, len(self._texts))
+        if not self._texts:  # no episode has a frame
+            self._texts[TASK] = 0
+        task_index = np.array([self._texts[text] for frames in tasks for text in frames], np.int64)
+        counts = _bookkeeping(lengths, self._fps, task_index, before)
+        columns = {**self._build_columns(episodes), **counts}
+        arrow_columns = {name: _arrow(arrow, v) for name, v in columns.items()}
+        places = _write_data(root, arrow, self._parquet, arrow_columns, lengths, media or None, before)
+        rows = _episodes(lengths, [list(dict.fromkeys(frames)) for frames in tasks], columns, before)
         rows |= {"data/chunk_index": [p // CHUNK for p in places], "data/file_index": [p % CHUNK for p in places]}
-        rows |= _write_videos(tmp, media or [], fps, before)
-        new = {name: compute_stats(v) for name, v in {**columns, **counts}.items() if not is_valid_mask(name)}
-        for name in cameras:
-            parts = [_find_media(e, name).statistics for e in media or []]
+        videos = _write_videos(root, media, self._fps, before)
+        rows |= videos
+        new = {name: compute_stats(v) for name, v in columns.items() if not is_valid_mask(name)}
+        for name in self._contents.cameras:
+            parts = [_find_media(e, name).statistics for e in media]
             rows |= {f"stats/{name}/{what}": [part[what] for part in parts] for what in parts[0]}
             new[name] = merge_stats(parts)
-        target = tmp / f"meta/episodes/{_name_file(before.next_meta)}"
+        for name, stats in new.items():
+            self._new_stats[name] = [merge_stats([*self._new_stats.get(name, []), stats])]
+        target = root / f"meta/episodes/{_name_file(before.next_meta)}"
         target.parent.mkdir(parents=True, exist_ok=True)
-        parquet.write_table(arrow.table(rows), target)
-        _replace(tmp / "meta/tasks.parquet", lambda file: parquet.write_table(_tasks(arrow, texts), file))
-        stats = {name: merge_stats([before.stats[name], s]) if name in before.stats else s for name, s in new.items()}
-        _write_calibration(tmp, media or [], before.episodes)
-        _replace(tmp / "meta/info.json", lambda file: file.write_text(json.dumps(info, indent=4)))
-        _replace(tmp / "meta/stats.json", lambda file: file.write_text(json.dumps(stats, indent=4)))
+        self._parquet.write_table(arrow.table(rows), target)
+        self._add_calibration(media, before.episodes)
+        suffix = "/file_index"
+        last = {
+            name.removeprefix("videos/").removesuffix(suffix): videos[name.removesuffix(suffix) + "/chunk_index"][-1]
+            * CHUNK
+            + files[-1]
+            for name, files in videos.items()
+            if name.endswith(suffix)
+        }
+        self._state = replace(
+            before,
+            episodes=before.episodes + len(episodes),
+            frames=before.frames + sum(lengths),
+            next_data=max(places, default=before.next_data - 1) + 1,
+            next_meta=before.next_meta + 1,
+            next_video={**before.next_video, **{name: number + 1 for name, number in last.items()}},
+        )
+
+    def finish(self, root: Path) -> None:
+        """Write what describes the dataset; a reader looks for meta/info.json, so it must appear last."""
+        arrow, parquet, state = self._arrow, self._parquet, self._state
+        texts = list(self._texts)
+        _replace(root / "meta/tasks.parquet", lambda file: parquet.write_table(_tasks(arrow, texts), file))
+        new = {name: parts[0] for name, parts in self._new_stats.items()}
+        stats = {name: merge_stats([state.stats[name], s]) if name in state.stats else s for name, s in new.items()}
+        if self._calibration:
+            _replace(root / CALIBRATION, lambda file: file.write_text(json.dumps(self._calibration, indent=1)))
+        _replace(root / "meta/stats.json", lambda file: file.write_text(json.dumps(stats, indent=4)))
+        _replace(root / "meta/info.json", lambda file: file.write_text(json.dumps(self.info, indent=4)))
+
+    def _build_columns(self, episodes: Sequence[Aligned]) -> dict[str, Array]:
+        """Return the values of each feature, those of a stream that these episodes lack as NaN."""
+        known = {name: names for e in episodes for name, names in e.info.features}
+        present = dict(_features(episodes, known).values())
+        labels = table.merge_labels(episodes)
+        rows = sum(len(e.times) for e in episodes)
+        out: dict[str, Array] = {}
+        for stream, feature in self._contents.features.items():
+            values = present.get(stream)
+            if values is None:
+                values = np.full((rows, feature.width), np.nan, np.float32)
+            elif labels[stream] != feature.labels:
+                values = values[:, [labels[stream].index(label) for label in feature.labels]]
+            shape = (rows,) if feature.scalar else (rows, feature.width)
+            out[feature.name] = values.reshape(shape).astype(feature.dtype, copy=False)
+        return out
+
+    def _add_calibration(self, media: Sequence[EpisodeMedia], first: int) -> None:
+        """Add what recordings say about their cameras, once for all episodes that say the same."""
+        for number, episode in enumerate(media, first):
+            if not episode.calibration:
+                continue
+            description = json.loads(json.dumps(episode.calibration))
+            entries = self._calibration
+            same = next((e for e in entries if {k: v for k, v in e.items() if k != "episodes"} == description), None)
+            if same is None:
+                entries.append({"episodes": [number], **description})
+            else:
+                same["episodes"].append(number)
 
 
 @dataclass(frozen=True)
@@ -129,6 +302,7 @@ class Existing:
     next_video: Mapping[str, int] = field(default_factory=dict)
     stats: Mapping[str, Any] = field(default_factory=dict)
     keys: tuple[Mapping[str, Any], ...] = ()  # the meta of what was written and added
+    calibration: tuple[Mapping[str, Any], ...] = ()  # as meta/calibration.json has it
 
 
 NOTHING = Existing()
@@ -147,7 +321,7 @@ def read_existing(path: Path) -> Existing:
     if not version.startswith("v3") or size != CHUNK:
         raise InputError(f"'{path}' is a LeRobot dataset of version {version}; --append adds to version 3 only.")
     videos = {p.name: _count_files(p, "mp4") for p in sorted((path / "videos").glob("*")) if p.is_dir()}
-    stats_file = path / "meta/stats.json"
+    stats_file, calibration = path / "meta/stats.json", path / CALIBRATION
     meta = read_meta(path) if (path / MANIFEST).exists() else None
     return Existing(
         info=info,
@@ -159,6 +333,7 @@ def read_existing(path: Path) -> Existing:
         next_video=videos,
         stats=json.loads(stats_file.read_text()) if stats_file.exists() else {},
         keys=tuple((meta or {}).get("appended", [meta] if meta else [])),
+        calibration=tuple(json.loads(calibration.read_text())) if calibration.exists() else (),
     )
 
 
@@ -254,23 +429,6 @@ def _camera_feature(m: Media, fps: float) -> dict[str, Any]:
         "has_audio": False,
     }
     return {"dtype": "video", "shape": [m.height, m.width, 3], "names": ["height", "width", "channels"], "info": info}
-
-
-def _write_calibration(root: Path, media: Sequence[EpisodeMedia], first: int) -> None:
-    """Write what recordings say about their cameras, once for all episodes that say the same."""
-    file = root / CALIBRATION
-    entries = json.loads(file.read_text()) if file.exists() else []
-    for number, episode in enumerate(media, first):
-        if not episode.calibration:
-            continue
-        description = json.loads(json.dumps(episode.calibration))
-        same = next((e for e in entries if {k: v for k, v in e.items() if k != "episodes"} == description), None)
-        if same is None:
-            entries.append({"episodes": [number], **description})
-        else:
-            same["episodes"].append(number)
-    if entries:
-        _replace(file, lambda file: file.write_text(json.dumps(entries, indent=1)))
 
 
 def _find_media(episode: EpisodeMedia, feature: str) -> Media:
@@ -387,7 +545,7 @@ def merge_stats(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {**plain, "count": [int(total)]}
 
 
-def _frame_tasks(episode: Aligned) -> list[str]:
+def frame_tasks(episode: Aligned) -> list[str]:
     """Return the task of every frame: the text that the recording says, or a placeholder."""
     if not episode.info.tasks:
         return [TASK] * len(episode.times)
@@ -497,11 +655,6 @@ def _episodes(
         stats = [compute_stats(values[a:b]) for a, b in zip(starts, ends, strict=True)]
         rows |= {f"stats/{name}/{what}": [s[what] for s in stats] for what in stats[0]}
     return rows
-
-
-def _feature(values: Array, names: Sequence[str] | None) -> dict[str, Any]:
-    width = values.shape[1] if values.ndim == 2 else 1
-    return {"dtype": values.dtype.name, "shape": [width], "names": list(names) if names else None}
 
 
 def _column_names(stream: str, labels: Sequence[str], known: Mapping[str, Sequence[str]]) -> Sequence[str]:
