@@ -349,7 +349,7 @@ def test_columns_with_the_name_of_the_clock_are_stored_under_another_name(run_cl
         with np.load(out) as file:
             columns = {name: file[name] for name in file.files if name != "ridgeline"}
         names = ["time", "data/file", "data/ridgeline", "data/time"]
-        (back,) = npz.load(out)
+        (back,) = npz.load_episodes(out)
         assert np.array_equal(back.columns["file"], np.arange(200) + 0.5)
         assert np.array_equal(back.columns["time"], 500 + 3 * np.arange(200))
     assert sorted(columns) == sorted(names)

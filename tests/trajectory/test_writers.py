@@ -74,7 +74,7 @@ def test_npz_reads_back_completely(tmp_path: Path, aligned: Aligned):
         np.testing.assert_array_equal(file["time_ns"], aligned.times)
         np.testing.assert_array_equal(file["/on"], aligned.columns["/on"])
         np.testing.assert_array_equal(file["mask/mode"], aligned.masks["mode"])
-    (back,) = npz.load(tmp_path / "a.npz")
+    (back,) = npz.load_episodes(tmp_path / "a.npz")
     for name in aligned.columns:
         np.testing.assert_array_equal(back.columns[name], aligned.columns[name])
         np.testing.assert_array_equal(back.masks[name], aligned.masks[name])
@@ -87,8 +87,8 @@ def test_an_index_column_separates_the_episodes_of_one_file(tmp_path: Path, alig
     path = tmp_path / f"a{writers.FORMATS[form]}"
     writers.write(path, [aligned, other], form)
     if form == "npz":
-        assert [len(e.times) for e in npz.load(path)] == [len(aligned.times), 5]
-        assert not npz.load(path)[1].masks["arm/pos"].any()
+        assert [len(e.times) for e in npz.load_episodes(path)] == [len(aligned.times), 5]
+        assert not npz.load_episodes(path)[1].masks["arm/pos"].any()
     else:
         episodes_read = readers.group_episodes(readers.read(path))
         assert list(episodes_read) == ["0", "1"]
@@ -221,7 +221,7 @@ def test_masked_integers_stay_masked_in_a_float_column(tmp_path: Path, order: tu
     stats = json.loads((tmp_path / "set/meta/stats.json").read_text())["observation.x"]
     assert stats["min"] == [0.5]
     writers.write(tmp_path / "a.npz", parts, "npz")
-    back = npz.load(tmp_path / "a.npz")
+    back = npz.load_episodes(tmp_path / "a.npz")
     assert all(np.isnan(e.columns["x"][~e.masks["x"]]).all() for e in back)
 
 
@@ -233,7 +233,7 @@ def test_a_stream_with_the_name_of_a_mask_does_not_replace_it(tmp_path: Path):
         hz=1, span="union",
     )  # fmt: skip
     writers.write(tmp_path / "a.npz", [one], "npz")
-    (back,) = npz.load(tmp_path / "a.npz")
+    (back,) = npz.load_episodes(tmp_path / "a.npz")
     for name in one.columns:
         assert np.array_equal(back.columns[name], one.columns[name])
         assert np.array_equal(back.masks[name], one.masks[name])

@@ -26,9 +26,8 @@ from ridgeline.bulk.storage import Storage
 from ridgeline.bulk.target import Part
 
 if TYPE_CHECKING:
-    from ridgeline.trajectory import Aligned
-    from ridgeline.trajectory.media import EpisodeMedia
-    from ridgeline.trajectory.writers.lerobot import Contents
+    from ridgeline.trajectory import Aligned, EpisodeMedia
+    from ridgeline.trajectory.writers import Contents
 
 PARTS = f"{HIDDEN}/parts"
 BUILDING = f"{HIDDEN}/building"  # emptied when the job ends
@@ -64,8 +63,7 @@ class _Head:
 
 def write_episodes(storage: Storage, task: Task, episodes: Sequence[Episode], rejects: Sequence[Reject]) -> Part:
     """Write the frames, the cameras and the rejects of a chunk."""
-    from ridgeline.trajectory.writers import npz
-    from ridgeline.trajectory.writers.lerobot import describe_contents, merge_contents
+    from ridgeline.trajectory.writers import describe_contents, merge_contents, save_episodes
 
     reject_file = write_rejects(storage, task, rejects)
     if not episodes:
@@ -81,7 +79,7 @@ def write_episodes(storage: Storage, task: Task, episodes: Sequence[Episode], re
     }
     with tempfile.TemporaryDirectory(prefix="ridgeline-") as folder:
         path = Path(folder, "part.npz")
-        npz.save(path, [episode.aligned for episode in episodes], head)
+        save_episodes(path, [episode.aligned for episode in episodes], head)
         data = path.read_bytes()
     digest = hashlib.sha256(data).hexdigest()
     name = f"{PARTS}/part-{task.chunk:06}-{digest[:HASH_DIGITS]}.npz"
@@ -92,7 +90,7 @@ def write_episodes(storage: Storage, task: Task, episodes: Sequence[Episode], re
 
 def write_dataset(storage: Storage, parts: Sequence[Part]) -> dict[str, int]:
     """Write the dataset of all parts; return the frames that cannot be decoded, by topic."""
-    from ridgeline.trajectory.writers.lerobot import DatasetWriter, merge_contents
+    from ridgeline.trajectory.writers import DatasetWriter, merge_contents
 
     with ThreadPoolExecutor(THREADS) as threads:
         heads = list(threads.map(lambda part: _read_head(storage, part), parts))
@@ -117,7 +115,7 @@ def _encode_contents(contents: Contents) -> dict[str, Any]:
 
 
 def _decode_contents(stored: Mapping[str, Any]) -> Contents:
-    from ridgeline.trajectory.writers.lerobot import Contents, Feature
+    from ridgeline.trajectory.writers import Contents, Feature
 
     features = {}
     for stream, values in stored["features"].items():
@@ -171,19 +169,19 @@ def _group(heads: Sequence[_Head]) -> Iterator[list[_Head]]:
 
 def _load(storage: Storage, group: Sequence[_Head], folder: Path) -> tuple[list[Aligned], list[EpisodeMedia]]:
     """Return the episodes of some parts; files of cameras in an object store are copied to `folder`."""
-    from ridgeline.trajectory.media import EpisodeMedia, Media
-    from ridgeline.trajectory.writers import npz
+    from ridgeline.trajectory import EpisodeMedia, Media
+    from ridgeline.trajectory.writers import load_episodes
 
     episodes: list[Aligned] = []
     media: list[EpisodeMedia] = []
     folder.mkdir(parents=True, exist_ok=True)
     for head in group:
         if storage.local is not None:
-            episodes += npz.load(storage.local / head.name)
+            episodes += load_episodes(storage.local / head.name)
         else:
             path = folder / "part.npz"
             path.write_bytes(storage.read(head.name) or b"")
-            episodes += npz.load(path)
+            episodes += load_episodes(path)
         for stored in head.media:
             if not stored:
                 continue

@@ -118,7 +118,7 @@ class ResampleWorker:
 
     def _read(self, recording: Recording, numbers: Sequence[int], folder: Path) -> Iterator[tuple[int, Episode | str]]:
         """Yield the episodes of a recording, which is read once, or why one is a reject."""
-        from ridgeline.trajectory.conversion import ReadRecording
+        from ridgeline.trajectory import ReadRecording
 
         if not numbers:
             return
@@ -154,8 +154,7 @@ class ResampleWorker:
 
     def _make_episode(self, recording: Recording, read: Any, number: int, index: int, folder: Path) -> Episode:
         """Align one episode and write its cameras below `folder`."""
-        from ridgeline.trajectory.features import add_valid
-        from ridgeline.trajectory.media import EpisodeMedia, write_media
+        from ridgeline.trajectory import EpisodeMedia, add_valid, write_media
 
         settings = self._factory.settings
         mapped = read.map(index, self._device)
@@ -183,7 +182,7 @@ class ResampleWorker:
 def _make_rows(aligned: Any, episode: int, hz: float) -> Any:
     import pyarrow as arrow
 
-    from ridgeline.trajectory.writers.lerobot import frame_tasks
+    from ridgeline.trajectory.writers import frame_tasks
 
     count = len(aligned.times)
     columns: dict[str, Any] = {
@@ -300,9 +299,7 @@ def resample(
 
     A recording that cannot be read goes to the rejects. The same call again resumes a job that was stopped.
     """
-    from ridgeline.trajectory import SPANS, ConversionSettings
-    from ridgeline.trajectory.features import check_camera_names, parse_fill
-    from ridgeline.trajectory.videos import GOP
+    from ridgeline.trajectory import GOP, SPANS, ConversionSettings, check_camera_names, parse_fill
 
     call = {**locals()}
     for name in ("report", "SPANS", "ConversionSettings", "check_camera_names", "parse_fill", "GOP"):

@@ -449,7 +449,7 @@ def _convert_to_dataset(
             each(results[-1])
         ready = set(chunks.done())
         usable = [(n, p) for n, p, r in zip(numbers, paths, results, strict=True) if n in ready and not r.error]
-        loaded = [(path, npz.load(chunks.file(number))) for number, path in usable]
+        loaded = [(path, npz.load_episodes(chunks.file(number))) for number, path in usable]
     episodes = [e for _, parts in loaded for e in parts]
     failed = [str(r.input) for r in results if r.error]
     lost = {str(r.input): dict(r.lost) for r in results if r.lost}
@@ -531,7 +531,7 @@ def _write_chunk(
     except RidgelineError as error:
         return ConversionResult(path, out, error=str(error))
     with chunks.writing(number) as tmp:
-        npz.save(tmp, episodes, {})
+        npz.save_episodes(tmp, episodes, {})
     return replace(_summarize(path, out, episodes, notes), lost=lost)
 
 

@@ -9,14 +9,32 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ridgeline._lazy import attach
 from ridgeline.errors import InputError, unknown
 from ridgeline.trajectory.media import EpisodeMedia
 from ridgeline.trajectory.stream import Aligned
 from ridgeline.trajectory.writers.table import check_columns
 
-__all__ = ["FORMATS", "WITH_IMAGES", "check_columns", "choose_format", "read_meta", "write"]
+if TYPE_CHECKING:
+    from ridgeline.trajectory.writers.lerobot import Contents as Contents
+    from ridgeline.trajectory.writers.lerobot import DatasetWriter as DatasetWriter
+    from ridgeline.trajectory.writers.lerobot import Feature as Feature
+    from ridgeline.trajectory.writers.lerobot import describe_contents as describe_contents
+    from ridgeline.trajectory.writers.lerobot import frame_tasks as frame_tasks
+    from ridgeline.trajectory.writers.lerobot import merge_contents as merge_contents
+    from ridgeline.trajectory.writers.npz import load_episodes as load_episodes
+    from ridgeline.trajectory.writers.npz import save_episodes as save_episodes
+
+__getattr__, __dir__, _LAZY = attach(
+    __name__,
+    {
+        "lerobot": ["Contents", "DatasetWriter", "Feature", "describe_contents", "frame_tasks", "merge_contents"],
+        "npz": ["load_episodes", "save_episodes"],
+    },
+)
+__all__ = ["FORMATS", "WITH_IMAGES", "check_columns", "choose_format", "read_meta", "write", *_LAZY]
 
 WITH_IMAGES = ("parquet", "mcap")  # formats of one file that take image files, too
 # name -> suffix; a LeRobot dataset is a folder

@@ -1,6 +1,6 @@
 """NPZ: `time_ns` or `time`, one array per stream, and `mask/NAME` for streams with masked values.
 
-A stream with a reserved name is stored as `data/NAME`. `load` reads the episodes back.
+A stream with a reserved name is stored as `data/NAME`. `load_episodes` reads the episodes back.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _RESERVED = (_METADATA, "file", "allow_pickle")  # the last two are parameters o
 
 def write(path: Path, episodes: Sequence[Aligned], meta: dict[str, Any]) -> None:
     with publish(path) as tmp:
-        save(tmp, episodes, meta)
+        save_episodes(tmp, episodes, meta)
 
 
-def save(path: Path, episodes: Sequence[Aligned], meta: dict[str, Any]) -> None:
+def save_episodes(path: Path, episodes: Sequence[Aligned], meta: dict[str, Any]) -> None:
     """Save `episodes` as named arrays."""
     with path.open("wb") as file:
         np.savez(file, **_arrays(episodes, meta))
@@ -54,8 +54,8 @@ def _arrays(episodes: Sequence[Aligned], meta: dict[str, Any]) -> dict[str, Any]
     return {**arrays, _METADATA: np.array(json.dumps(metadata))}
 
 
-def load(path: Path) -> list[Aligned]:
-    """Load the episodes of a file that `save` wrote."""
+def load_episodes(path: Path) -> list[Aligned]:
+    """Load the episodes of a file that `save_episodes` wrote."""
     with np.load(path) as file:
         arrays: dict[str, Array] = {name: file[name] for name in file.files}
     metadata = json.loads(str(arrays.pop(_METADATA)))
