@@ -79,6 +79,7 @@ void bind_graph(nb::module_ &m) {
         out["graph_links"] = give(std::move(arrays.links), 1 + 2 * links);
         out["graph_levels"] = give(std::move(arrays.levels), 0);
         out["graph_upper"] = give(std::move(arrays.upper), 1 + links);
+        out["graph_nodes"] = give(std::move(arrays.nodes), 0);
         out["graph_entry"] = give(std::vector<std::int64_t>{arrays.entry}, 0);
         return out;
       }, "The arrays of the graph, by the names of their files.")
@@ -86,9 +87,10 @@ void bind_graph(nb::module_ &m) {
                          nb::ndarray<const std::int8_t, nb::c_contig, nb::device::cpu> codes,
                          nb::ndarray<const std::uint32_t, nb::c_contig, nb::device::cpu> links,
                          nb::ndarray<const std::uint8_t, nb::c_contig, nb::device::cpu> levels,
-                         nb::ndarray<const std::uint32_t, nb::c_contig, nb::device::cpu> upper, std::int64_t entry) {
-        self.restore({copy(centre), copy(codes), copy(links), copy(levels), copy(upper), entry});
-      }, "centre"_a.noconvert(), "codes"_a.noconvert(), "links"_a.noconvert(), "levels"_a.noconvert(), "upper"_a.noconvert(), "entry"_a);
+                         nb::ndarray<const std::uint32_t, nb::c_contig, nb::device::cpu> upper,
+                         nb::ndarray<const std::uint32_t, nb::c_contig, nb::device::cpu> nodes, std::int64_t entry) {
+        self.restore({copy(centre), copy(codes), copy(links), copy(levels), copy(upper), copy(nodes), entry});
+      }, "centre"_a.noconvert(), "codes"_a.noconvert(), "links"_a.noconvert(), "levels"_a.noconvert(), "upper"_a.noconvert(), "nodes"_a.noconvert(), "entry"_a);
 }
 
 } // namespace ridgeline

@@ -80,6 +80,9 @@ struct Graph::Layers {
   Buffer<std::uint32_t> links, upper;
   Buffer<std::uint8_t> levels;
   Buffer<std::uint64_t> upper_starts; // of a row: its list in level 1
+  Buffer<std::uint32_t> nodes;        // the first row with the same values
+  Buffer<std::uint32_t> next, last;   // the next row with the same values, or kNone; of a node: the last one
+  std::int64_t node_count = 0;
   std::size_t upper_count = 0;
   double longest = 0; // ‖x − centre‖ that `extra` belongs to
   std::atomic<std::int64_t> count{0};
@@ -87,6 +90,19 @@ struct Graph::Layers {
 
   RowHeader &header(std::uint32_t row, std::int64_t width) const {
     return *reinterpret_cast<RowHeader *>(codes.data() + row * stride + width);
+  }
+  std::uint32_t next_copy(std::uint32_t row) const { return __atomic_load_n(next.data() + row, __ATOMIC_ACQUIRE); }
+  void add_node(std::uint32_t row) { nodes[row] = last[row] = row, next[row] = kNone, ++node_count; }
+  void add_copy(std::uint32_t node, std::uint32_t row) {
+    nodes[row] = node, next[row] = kNone;
+    __atomic_store_n(next.data() + last[node], row, __ATOMIC_RELEASE);
+    last[node] = row;
+  }
+  // Whether a row with the values of this node is allowed.
+  bool allows(const std::uint8_t *allowed, std::uint32_t node, std::uint32_t limit) const {
+    for (std::uint32_t row = node; row < limit; row = next_copy(row))
+      if (allowed[row]) return true;
+    return false;
   }
   // The number of links, then the links. Readers may see a list while it changes: each word is a row that exists.
   std::uint32_t *list(std::uint32_t row, int level) const {
@@ -156,13 +172,20 @@ std::shared_ptr<Graph::Layers> Graph::reserve(std::int64_t count, std::size_t up
   next->links = Buffer<std::uint32_t>(rows * next->base_width);
   next->levels = Buffer<std::uint8_t>(rows);
   next->upper_starts = Buffer<std::uint64_t>(rows);
+  next->nodes = Buffer<std::uint32_t>(rows);
+  next->next = Buffer<std::uint32_t>(rows);
+  next->last = Buffer<std::uint32_t>(rows);
   next->upper = Buffer<std::uint32_t>(lists * next->upper_width);
   if (now) {
     next->centre = now->centre, next->longest = now->longest, next->upper_count = now->upper_count;
+    next->node_count = now->node_count;
     std::memcpy(next->codes.data(), now->codes.data(), old * stride_);
     std::memcpy(next->links.data(), now->links.data(), old * next->base_width * sizeof(std::uint32_t));
     std::memcpy(next->levels.data(), now->levels.data(), old);
     std::memcpy(next->upper_starts.data(), now->upper_starts.data(), old * sizeof(std::uint64_t));
+    std::memcpy(next->nodes.data(), now->nodes.data(), old * sizeof(std::uint32_t));
+    std::memcpy(next->next.data(), now->next.data(), old * sizeof(std::uint32_t));
+    std::memcpy(next->last.data(), now->last.data(), old * sizeof(std::uint32_t));
     std::memcpy(next->upper.data(), now->upper.data(), now->upper_count * next->upper_width * sizeof(std::uint32_t));
     next->count = old, next->entry = now->entry.load();
   }
@@ -179,6 +202,7 @@ void Graph::add(const float *values, std::int64_t total, int threads, Isa isa) {
   for (std::int64_t row = from; row < total; ++row) upper += draw_level(row, links_);
   const auto layers = reserve(total, upper);
   encode(*layers, values, from, total, threads);
+  find_copies(*layers, values, from, total, threads);
   insert(*layers, from, total, threads, graph_loops(isa));
 }
 
@@ -224,6 +248,43 @@ void Graph::encode(Layers &to, const float *values, std::int64_t from, std::int6
   to.longest = std::sqrt(largest);
 }
 
+// Makes each new row a node, or a copy of the node with the same values.
+void Graph::find_copies(Layers &layers, const float *values, std::int64_t from, std::int64_t total, int threads) {
+  const auto hash = [&](std::int64_t row) {
+    std::uint64_t state = 0, word;
+    for (std::int64_t at = 0; at < width_; at += sizeof word) {
+      std::memcpy(&word, layers.codes.data() + row * stride_ + at, sizeof word);
+      state = mix(state ^ word);
+    }
+    return state;
+  };
+  const bool renew = table_.size() < 2 * std::size_t(total);
+  const std::int64_t first = renew ? 0 : from;
+  std::vector<std::uint64_t> hashes(total - first);
+  parallel_for(total - first, 1024, threads, [&](std::int64_t low, std::int64_t high) {
+    for (std::int64_t at = low; at < high; ++at) hashes[at] = hash(first + at);
+  });
+  if (renew) {
+    std::size_t size = 64;
+    while (size < 4 * std::size_t(total)) size *= 2;
+    table_.assign(size, kNone);
+  }
+  const std::uint64_t mask = table_.size() - 1;
+  for (std::int64_t row = first; row < total; ++row) {
+    if (row < from && layers.nodes[row] != row) continue;
+    std::uint64_t slot = hashes[row - first] & mask;
+    std::uint32_t node;
+    for (; (node = table_[slot]) != kNone; slot = (slot + 1) & mask)
+      if (row >= from && !std::memcmp(layers.codes.data() + node * stride_, layers.codes.data() + row * stride_, width_) &&
+          std::equal(values + row * dim_, values + (row + 1) * dim_, values + std::int64_t(node) * dim_))
+        break;
+    if (node == kNone) table_[slot] = std::uint32_t(row);
+    if (row < from) continue;
+    if (node == kNone) layers.add_node(std::uint32_t(row));
+    else layers.add_copy(node, std::uint32_t(row));
+  }
+}
+
 // A row as the query of a walk that builds: its scores are −½ · squared distance.
 WalkQuery Graph::row_query(const Layers &layers, std::uint32_t row, std::vector<std::int16_t> &values) const {
   const std::int8_t *codes = layers.codes.data() + row * stride_;
@@ -262,12 +323,13 @@ void Graph::walk(const Layers &layers, const WalkQuery &query, std::uint32_t sta
   beam.clear(), scratch.passed.clear();
   std::uint8_t *seen = scratch.seen.data();
   const std::uint8_t now = scratch.walk;
+  if (skipped < limit && layers.next_copy(skipped) < limit) skipped = kNone; // its copies are not skipped
   if (skipped < limit) seen[skipped] = now;
   float first;
   loops.score(query, codes, stride_, &start, 1, &first);
   seen[start] = now;
   beam.push_back({first, start});
-  if (allowed && allowed[start] && start != skipped) scratch.passed.push_back(beam[0]);
+  if (allowed && start != skipped && layers.allows(allowed, start, limit)) scratch.passed.push_back(beam[0]);
   for (std::size_t next = 0; next < beam.size();) {
     if (beam[next].row & kExpanded) {
       ++next;
@@ -287,7 +349,7 @@ void Graph::walk(const Layers &layers, const WalkQuery &query, std::uint32_t sta
     loops.score(query, codes, stride_, ids.data(), n, scratch.scores.data());
     for (std::uint32_t i = 0; i < n; ++i) {
       const Scored each{scratch.scores[i], ids[i]};
-      if (allowed && allowed[each.row]) scratch.passed.push_back(each);
+      if (allowed && layers.allows(allowed, each.row, limit)) scratch.passed.push_back(each);
       if (std::int64_t(beam.size()) >= effort) {
         if (!(each.score > beam.back().score)) continue;
         beam.pop_back();
@@ -352,28 +414,35 @@ template <class Scored> void sort_candidates(std::vector<Scored> &candidates, st
 } // namespace
 
 void Graph::insert(Layers &layers, std::int64_t from, std::int64_t total, int threads, const GraphLoops &loops) {
+  std::vector<std::uint32_t> nodes;
   for (std::int64_t row = from; row < total; ++row) {
-    const int level = draw_level(row, links_);
+    const bool copy = layers.nodes[row] != row;
+    const int level = copy ? 0 : draw_level(row, links_);
     layers.levels[row] = std::uint8_t(level), layers.upper_starts[row] = layers.upper_count, layers.upper_count += level;
     for (int l = 0; l <= level; ++l) *layers.list(std::uint32_t(row), l) = 0;
+    if (!copy) nodes.push_back(std::uint32_t(row));
   }
-  if (!from) layers.entry = 0, layers.count = ++from;
-  for (std::int64_t first = from, last; first < total; first = last) {
-    last = std::min(total, first + std::clamp<std::int64_t>(first / kBatchShare, 1, kLargestBatch));
-    const std::uint32_t entry = layers.entry.load();
+  const std::size_t end = nodes.size();
+  std::int64_t inserted = layers.node_count - std::int64_t(end);
+  std::size_t first = 0;
+  if (!from) layers.entry = 0, inserted = 1, first = 1;
+  layers.count.store(first < end ? nodes[first] : total, std::memory_order_release);
+  for (std::size_t last; first < end; inserted += last - first, first = last) {
+    last = std::min(end, first + std::size_t(std::clamp<std::int64_t>(inserted / kBatchShare, 1, kLargestBatch)));
+    const std::uint32_t entry = layers.entry.load(), limit = nodes[first];
     const int top = layers.levels[entry];
     std::vector<std::vector<Link>> links(std::size_t(top + 1));
     std::mutex merging;
-    parallel_for(last - first, 8, threads, [&](std::int64_t low, std::int64_t high) {
+    parallel_for(std::int64_t(last - first), 8, threads, [&](std::int64_t low, std::int64_t high) {
       Scratch &scratch = Scratch::of_thread();
       std::vector<std::vector<Link>> new_links(std::size_t(top + 1));
-      for (std::int64_t each = first + low; each < first + high; ++each) {
-        const std::uint32_t row = std::uint32_t(each);
+      for (std::int64_t each = low; each < high; ++each) {
+        const std::uint32_t row = nodes[first + each];
         const WalkQuery query = row_query(layers, row, scratch.values);
         const int level = std::min<int>(top, layers.levels[row]);
-        std::uint32_t start = descend(layers, query, entry, top, level, std::uint32_t(first), loops, scratch);
+        std::uint32_t start = descend(layers, query, entry, top, level, limit, loops, scratch);
         for (int l = level; l >= 0; --l) {
-          walk(layers, query, start, l, effort_, std::uint32_t(first), nullptr, kNone, loops, scratch);
+          walk(layers, query, start, l, effort_, limit, nullptr, kNone, loops, scratch);
           start = scratch.beam[0].row;
           sort_candidates(scratch.beam, row);
           choose(layers, scratch.beam, l ? links_ : 2 * links_, loops, scratch);
@@ -384,10 +453,10 @@ void Graph::insert(Layers &layers, std::int64_t from, std::int64_t total, int th
       std::lock_guard<std::mutex> lock(merging);
       for (int l = 0; l <= top; ++l) links[l].insert(links[l].end(), new_links[l].begin(), new_links[l].end());
     });
-    layers.count.store(last, std::memory_order_release);
+    layers.count.store(last < end ? nodes[last] : total, std::memory_order_release);
     for (int l = 0; l <= top; ++l) add_back_links(layers, links[l], l, threads, loops);
-    for (std::int64_t row = first; row < last; ++row)
-      if (layers.levels[row] > layers.levels[layers.entry.load()]) layers.entry.store(std::uint32_t(row), std::memory_order_release);
+    for (std::size_t each = first; each < last; ++each)
+      if (layers.levels[nodes[each]] > layers.levels[layers.entry.load()]) layers.entry.store(nodes[each], std::memory_order_release);
   }
 }
 
@@ -476,15 +545,25 @@ void Graph::search_one(const Layers &layers, const float *query, const GraphSear
   walk(layers, walked, start, 0, search.effort, limit, search.allowed, skipped, walking, scratch);
   std::vector<Scored> &results = search.allowed ? scratch.passed : scratch.beam;
   const auto better = [](const Scored &a, const Scored &b) { return a.score > b.score; };
-  if (search.allowed && std::int64_t(results.size()) < search.least) results.clear();
-  const std::int64_t k = std::min<std::int64_t>(search.k, results.size());
-  if (k) {
+  // The rows of a node that may be returned, up to `most`; of equal rows the first ones come first.
+  const auto for_rows = [&](std::uint32_t node, std::int64_t most, const auto &use) {
+    for (std::uint32_t row = node; row < limit && most > 0; row = layers.next_copy(row))
+      if (row != skipped && (!search.allowed || search.allowed[row])) use(row), --most;
+  };
+  if (search.allowed) {
+    std::int64_t found = 0;
+    for (std::size_t i = 0; i < results.size() && found < search.least; ++i)
+      for_rows(results[i].row, search.least - found, [&](std::uint32_t) { ++found; });
+    if (found < search.least) results.clear();
+  }
+  if (!results.empty()) {
+    const std::size_t k = std::min(std::size_t(search.k), results.size());
     if (search.allowed) std::nth_element(results.begin(), results.begin() + k - 1, results.end(), better);
     const float last = results[k - 1].score;
     float steps = 0;
-    for (std::int64_t i = 0; i < k; ++i) steps = std::max(steps, layers.header(results[i].row, width_).scale);
+    for (std::size_t i = 0; i < k; ++i) steps = std::max(steps, layers.header(results[i].row, width_).scale);
     const double spread = kSpreads * std::sqrt(square);
-    std::size_t to = std::size_t(k);
+    std::size_t to = k;
     for (std::size_t i = to; i < results.size(); ++i)
       if (double(results[i].score) >= last - spread * std::max(steps, layers.header(results[i].row, width_).scale)) results[to++] = results[i];
     results.resize(to);
@@ -497,8 +576,12 @@ void Graph::search_one(const Layers &layers, const float *query, const GraphSear
   exact.reserve(results.size());
   for (const Scored &each : results) {
     const float *x = search.values + std::int64_t(each.row) * dim_;
-    exact.push_back({squared_ ? loops.distance(query, x, dim_) : -loops.dot(query, x, dim_), each.row, search.ids ? search.ids[each.row] : each.row});
+    const double score = squared_ ? loops.distance(query, x, dim_) : -loops.dot(query, x, dim_);
+    for_rows(each.row, search.ids ? std::int64_t(limit) : search.k, [&](std::uint32_t row) {
+      exact.push_back({score, row, search.ids ? search.ids[row] : row});
+    });
   }
+  const std::int64_t k = std::min<std::int64_t>(search.k, exact.size());
   std::partial_sort(exact.begin(), exact.begin() + k, exact.end(), [](const Exact &a, const Exact &b) {
     return a.score != b.score ? a.score < b.score : a.id < b.id;
   });
@@ -514,34 +597,44 @@ std::shared_ptr<Graph> Graph::select(const std::int64_t *rows, std::int64_t coun
   if (!from || !count) return out;
   const GraphLoops loops = graph_loops(isa);
   const std::int64_t old = from->count.load();
-  std::vector<std::uint32_t> numbers(old, kNone);
+  std::vector<std::uint32_t> numbers(old, kNone); // of a node: the first of the rows that stay
   std::size_t upper = 0;
   for (std::int64_t i = 0; i < count; ++i) {
     if (rows[i] < 0 || rows[i] >= old) throw std::invalid_argument("a row lies outside the graph");
-    numbers[rows[i]] = std::uint32_t(i), upper += std::max(from->levels[rows[i]], std::uint8_t(draw_level(i, links_)));
+    const std::uint32_t node = from->nodes[rows[i]];
+    if (numbers[node] == kNone) numbers[node] = std::uint32_t(i), upper += std::max(from->levels[node], std::uint8_t(draw_level(i, links_)));
   }
   const auto to = out->reserve(count, upper);
   to->centre = from->centre, to->longest = from->longest;
   for (std::int64_t i = 0; i < count; ++i)
     std::memcpy(to->codes.data() + i * stride_, from->codes.data() + rows[i] * stride_, stride_);
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::uint32_t node = numbers[from->nodes[rows[i]]];
+    if (node == i) to->add_node(node);
+    else to->add_copy(node, std::uint32_t(i));
+  }
   if (2 * count < old) { // most links lead to missing rows
     out->insert(*to, 0, count, threads, loops);
     return out;
   }
   for (std::int64_t i = 0; i < count; ++i) {
-    to->levels[i] = from->levels[rows[i]], to->upper_starts[i] = to->upper_count, to->upper_count += to->levels[i];
+    to->levels[i] = to->nodes[i] == i ? from->levels[from->nodes[rows[i]]] : 0, to->upper_starts[i] = to->upper_count, to->upper_count += to->levels[i];
     if (to->entry == kNone || to->levels[i] > to->levels[to->entry]) to->entry = std::uint32_t(i);
   }
   parallel_for(count, 64, threads, [&](std::int64_t low, std::int64_t high) {
     Scratch &scratch = Scratch::of_thread();
     std::vector<std::uint32_t> links, more;
     std::vector<Scored> candidates;
-    for (std::int64_t i = low; i < high; ++i)
+    for (std::int64_t i = low; i < high; ++i) {
+      if (to->nodes[i] != i) {
+        *to->list(std::uint32_t(i), 0) = 0;
+        continue;
+      }
       for (int level = 0; level <= to->levels[i]; ++level) {
         const std::int64_t most = level ? links_ : 2 * links_;
         std::vector<std::uint32_t> neighbours;
         bool repair = false;
-        read_links(from->list(std::uint32_t(rows[i]), level), std::uint32_t(most), links);
+        read_links(from->list(from->nodes[rows[i]], level), std::uint32_t(most), links);
         for (const std::uint32_t link : links) {
           if (numbers[link] != kNone) {
             neighbours.push_back(numbers[link]);
@@ -563,6 +656,7 @@ std::shared_ptr<Graph> Graph::select(const std::int64_t *rows, std::int64_t coun
         if (repair) choose(*to, candidates, most, loops, scratch);
         write_links(to->list(std::uint32_t(i), level), candidates);
       }
+    }
   });
   to->count = count;
   return out;
@@ -577,6 +671,7 @@ Graph::Arrays Graph::arrays() const {
   out.codes.assign(layers->codes.data(), layers->codes.data() + n * stride_);
   out.links.assign(layers->links.data(), layers->links.data() + n * layers->base_width);
   out.levels.assign(layers->levels.data(), layers->levels.data() + n);
+  out.nodes.assign(layers->nodes.data(), layers->nodes.data() + n);
   out.entry = n ? std::int64_t(layers->entry.load()) : -1;
   for (std::int64_t row = 0; row < n; ++row)
     for (int level = 1; level <= layers->levels[row]; ++level) {
@@ -604,7 +699,12 @@ void Graph::restore(Arrays arrays) {
     }
     return true;
   };
-  if (std::int64_t(arrays.codes.size()) != n * stride_ || std::int64_t(arrays.links.size()) != n * base ||
+  bool nodes_fit = arrays.nodes.empty() || std::int64_t(arrays.nodes.size()) == n;
+  for (std::size_t row = 0; nodes_fit && row < arrays.nodes.size(); ++row) {
+    const std::uint32_t node = arrays.nodes[row];
+    nodes_fit = node <= row && arrays.nodes[node] == node && (node == row || !arrays.levels[row]);
+  }
+  if (!nodes_fit || std::int64_t(arrays.codes.size()) != n * stride_ || std::int64_t(arrays.links.size()) != n * base ||
       std::int64_t(arrays.centre.size()) != dim_ || arrays.upper.size() != upper * width || arrays.entry < 0 || arrays.entry >= n ||
       !fits(arrays.links, base) || !fits(arrays.upper, width))
     throw std::invalid_argument("the arrays of the graph do not fit together");
@@ -616,6 +716,8 @@ void Graph::restore(Arrays arrays) {
   for (std::int64_t row = 0; row < n; ++row) {
     layers->levels[row] = arrays.levels[row], layers->upper_starts[row] = layers->upper_count;
     layers->upper_count += arrays.levels[row];
+    if (arrays.nodes.empty() || arrays.nodes[row] == row) layers->add_node(std::uint32_t(row));
+    else layers->add_copy(arrays.nodes[row], std::uint32_t(row));
     const RowHeader header = layers->header(std::uint32_t(row), width_);
     layers->longest = std::max(layers->longest, std::sqrt(2.0 * header.half));
   }

@@ -5,6 +5,9 @@
 // decide among the rows that the walk finds. A code row is round((x − centre) / scale) with a scale per row, so that rows
 // of any length are coded equally well and nothing must be trained.
 //
+// Rows with equal values share one node of the graph, the first of them: copies would fill each other's link lists, and
+// a walk among them would not find the way out.
+//
 // Rows are inserted in batches: all threads search the graph as it was before the batch, then all link lists are updated.
 // So the graph does not depend on the number of threads. Searches may run during an insertion: link lists are changed by
 // atomic stores, and arrays that grow are copied.
@@ -87,6 +90,7 @@ public:
     std::vector<std::uint32_t> links;  // [count, 1 + 2·links] number of links, then the links
     std::vector<std::uint8_t> levels;  // [count]
     std::vector<std::uint32_t> upper;  // [Σ levels, 1 + links]
+    std::vector<std::uint32_t> nodes;  // [count] the first row with the same values; empty: each row is its own
     std::int64_t entry = -1;
   };
   Arrays arrays() const;
@@ -102,6 +106,7 @@ private:
   using Link = std::pair<std::uint32_t, Scored>; // a row that gets a link, and the row it is linked to
 
   void encode(Layers &to, const float *values, std::int64_t from, std::int64_t total, int threads);
+  void find_copies(Layers &layers, const float *values, std::int64_t from, std::int64_t total, int threads);
   void insert(Layers &layers, std::int64_t from, std::int64_t total, int threads, const GraphLoops &loops);
   void add_back_links(Layers &layers, std::vector<Link> &links, int level, int threads, const GraphLoops &loops);
   std::shared_ptr<Layers> reserve(std::int64_t count, std::size_t upper);
@@ -122,6 +127,7 @@ private:
   bool squared_, unit_;
   mutable std::mutex mutex_; // of layers_
   std::shared_ptr<Layers> layers_;
+  std::vector<std::uint32_t> table_; // nodes by the hash of their codes, for find_copies; a quarter to half is used
 };
 
 } // namespace ridgeline

@@ -330,7 +330,7 @@ class Graph:
     def arrays(self) -> dict:
         """The arrays of the graph, by the names of their files."""
 
-    def restore(self, centre: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], codes: Annotated[NDArray[numpy.int8], dict(order='C', device='cpu', writable=False)], links: Annotated[NDArray[numpy.uint32], dict(order='C', device='cpu', writable=False)], levels: Annotated[NDArray[numpy.uint8], dict(order='C', device='cpu', writable=False)], upper: Annotated[NDArray[numpy.uint32], dict(order='C', device='cpu', writable=False)], entry: int) -> None: ...
+    def restore(self, centre: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], codes: Annotated[NDArray[numpy.int8], dict(order='C', device='cpu', writable=False)], links: Annotated[NDArray[numpy.uint32], dict(order='C', device='cpu', writable=False)], levels: Annotated[NDArray[numpy.uint8], dict(order='C', device='cpu', writable=False)], upper: Annotated[NDArray[numpy.uint32], dict(order='C', device='cpu', writable=False)], nodes: Annotated[NDArray[numpy.uint32], dict(order='C', device='cpu', writable=False)], entry: int) -> None: ...
 
 class Rabitq:
     """RaBitQ codes of one to four bits per dimension."""

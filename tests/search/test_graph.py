@@ -236,3 +236,78 @@ def test_the_string_is_that_of_faiss() -> None:
         index.search(np.full((1, 24), np.nan), 1)
     with pytest.raises(InputError, match="nprobe="):
         rl.Index("Flat").search(draw(1), 1, ef=3)
+
+
+def copy_rows(values: Any, kind: str) -> Any:
+    """`values` with many equal rows."""
+    random, out = np.random.default_rng(3), values.copy()
+    if kind == "a third is one row":
+        out[random.permutation(len(out))[: len(out) // 3]] = out[0]
+    elif kind == "copies come first":
+        out[: len(out) // 4] = out[0]
+    else:
+        out = out[random.integers(0, int(kind.split()[0]), len(out))]
+    return out
+
+
+@pytest.mark.parametrize("kind", ["a third is one row", "copies come first", "40 rows", "300 rows"])
+@pytest.mark.parametrize("metric", METRICS)
+def test_equal_rows_do_not_lower_the_recall(kind: str, metric: str) -> None:
+    plain = draw(3000)
+    vectors = copy_rows(plain, kind)
+    queries = draw(100, seed=1)
+    found = []
+    for values in (plain, vectors):
+        index = rl.Index("HNSW8", metric=metric, device="cpu")
+        for part in np.array_split(values, 3):
+            index.add(part)
+        found.append(recall(index.search(queries, 10, ef=32)[1], score(metric, queries, values), 10))
+    assert found[1] >= found[0] - 0.01
+
+
+@pytest.mark.parametrize("kind", ["a third is one row", "copies come first", "40 rows"])
+def test_each_row_is_found_by_its_own_vector_with_all_its_copies(kind: str, tmp_path: Path) -> None:
+    vectors = copy_rows(draw(2400), kind)
+    ids = np.random.default_rng(2).permutation(5000)[:2400]
+    index = rl.Index("HNSW8", metric="l2", device="cpu")
+    for part in np.array_split(np.arange(2400), 4):
+        index.add(vectors[part], ids=ids[part])
+    index.save(tmp_path / "graph")
+    again = rl.Index.load(tmp_path / "graph")
+    again.add(vectors[:50], ids=np.arange(5000, 5050))  # copies of rows that were saved
+    vectors, ids = np.concatenate([vectors, vectors[:50]]), np.concatenate([ids, np.arange(5000, 5050)])
+    gone = np.random.default_rng(4).permutation(len(ids))
+    for live in (np.arange(len(ids)), np.sort(gone[300:]), np.sort(gone[1500:])):
+        if len(live) < len(again):
+            again.remove(np.setdiff1d(again.ids, ids[live]))
+        values, first, group = np.unique(vectors[live], axis=0, return_index=True, return_inverse=True)
+        for number in np.random.default_rng(5).permutation(len(first))[:60]:
+            copies = np.sort(ids[live][group == number])
+            scores, found = again.search(values[number], len(copies))
+            assert (found == copies).all()  # equal scores are sorted by id
+            assert (scores == 0).all()
+            assert again.search(values[number], 1, where=np.isin(again.ids, copies[-1:]))[1] == copies[-1]
+
+
+@given(st.integers(2, 12), st.integers(1, 300), st.booleans(), st.integers(0, 2**32 - 1))
+@settings(deadline=None, max_examples=15)
+def test_a_graph_of_copies_is_the_graph_of_the_rows_that_differ(
+    dim: int, distinct: int, signed: bool, seed: int
+) -> None:
+    random = np.random.default_rng(seed)
+    rows = random.standard_normal((distinct, dim)).astype(np.float32)
+    order = np.concatenate([np.arange(distinct), random.integers(0, distinct, 400)])  # 0, 1, 2, …, then copies
+    vectors = rows[order]
+    if signed:
+        vectors[random.random(vectors.shape) < 0.2] = 0.0
+        vectors[vectors == 0] *= np.where(random.random((vectors == 0).sum()) < 0.5, 1, -1)  # 0 and -0 are equal
+    graph = Graph(dim, 4, 20, True, False)
+    graph.add(vectors, 2)
+    arrays = graph.arrays()
+    _, first, group = np.unique(vectors, axis=0, return_index=True, return_inverse=True)
+    assert np.array_equal(arrays["graph_nodes"], first[group])
+    lists = arrays["graph_links"]
+    copies = arrays["graph_nodes"] != np.arange(len(vectors))
+    assert not lists[copies, 0].any()
+    linked = np.concatenate([line[1 : 1 + line[0]] for line in lists]) if len(lists) else lists
+    assert not copies[linked.astype(np.int64)].any()

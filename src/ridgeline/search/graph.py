@@ -192,6 +192,7 @@ def make_graph(config: EngineConfig, arrays: Mapping[str, Array] | None = None) 
                 arrays["graph_links"],
                 arrays["graph_levels"],
                 arrays["graph_upper"],
+                arrays.get("graph_nodes", np.empty(0, np.uint32)),  # an older index has none
                 int(arrays["graph_entry"][0]),
             )
         except ValueError as error:
