@@ -51,10 +51,10 @@ from ridgeline.search.journal import (
     read_changes,
 )
 from ridgeline.search.metric import check_metric
-from ridgeline.search.recall import Curve, choose_settings, measure_curve
+from ridgeline.search.recall import Curve, RecallWarning, choose_effort, choose_settings, is_outdated, measure_curve
 from ridgeline.search.rows import Rows, make_empty_rows, make_row_mask, make_table
 from ridgeline.search.snapshot import Snapshot, add_fast_path, drop_removed_rows, map_ids
-from ridgeline.search.spec import Spec, check_dimension, choose_spec, parse_spec
+from ridgeline.search.spec import GRAPH_ROWS, Spec, check_dimension, choose_spec, parse_spec
 from ridgeline.search.truth import hold_out_truth_sample, needs_truth_sample
 from ridgeline.store import publish_dir
 
@@ -64,6 +64,7 @@ if TYPE_CHECKING:
 DTYPES = ("auto", "float32", "float16")
 DEPTHS = {"Flat": 1, "SQ8": 2, "PQ": 8, "RaBitQ": 4}  # the default depth of each codec
 DEFAULT_EF = 64  # of HNSW
+AUTO_RECALL, AUTO_SAMPLE = 0.95, 100  # Auto chooses ef by a curve of so many rows
 MAX_RESULTS = 2**32  # in one search: 48 GiB
 LOAD_TRIES = 5  # another process may replace the folder while it is read
 MAX_REMOVED_SHARE = 0.25  # a larger share of removed rows is dropped from the engine
@@ -118,6 +119,7 @@ class Index:
         self._warned: set[str] = set()
         self._nprobe: int | None = None
         self._depth: int | None = None
+        self._ef: int | None = None
         self._journal: IndexJournal | None = None
         self._version: Version | None = None
         self._compaction: threading.Thread | None = None
@@ -189,7 +191,7 @@ class Index:
                 index = cls(
                     meta["spec"], metric=meta["metric"], device=device, dtype=meta["dtype"], model=meta["model"]
                 )
-                index._nprobe, index._depth = meta.get("nprobe"), meta.get("depth")
+                index._nprobe, index._depth, index._ef = meta.get("nprobe"), meta.get("depth"), meta.get("ef")
                 index._snapshot = read_snapshot(folder, index._backend, mmap)
                 changes = read_changes(Path(path), meta)
             except (StoreError, OSError):
@@ -277,6 +279,20 @@ class Index:
         self._set_default("depth", value)
 
     @property
+    def ef(self) -> int:
+        """The rows that a walk keeps (HNSW) unless a search names another number: what was set, what Auto measured to
+        find 95 % of the neighbours, or 64.
+        """
+        if self._ef is not None:
+            return self._ef
+        curve = self._snapshot.curve if self._requested_spec is None else None
+        return DEFAULT_EF if curve is None else choose_effort(curve, AUTO_RECALL).nprobe
+
+    @ef.setter
+    def ef(self, value: int | None) -> None:
+        self._set_default("ef", value)
+
+    @property
     def spec(self) -> str:
         engine = self._snapshot.engine
         spec = engine.config.spec if engine is not None else self._requested_spec
@@ -340,7 +356,7 @@ class Index:
             if self._journal is not None:
                 raise InputError("an index that was opened for updates is trained; make a new index to train again.")
             prepared = self._backend.prepare_vectors(vectors, self.dim, self.metric, "training vectors")
-            spec = self._requested_spec if self._requested_spec is not None else choose_spec(len(prepared))
+            spec = self._choose_spec(len(prepared))
             truth = None
             if needs_truth_sample(spec) and len(prepared):
                 prepared, truth = hold_out_truth_sample(prepared, seed, spec.lists or 0)
@@ -360,10 +376,16 @@ class Index:
                 raise InputError(f"'{self.spec}' must be trained before add; call train with vectors like these.")
             rows = snapshot.rows.append(len(prepared), ids, meta)
             engine = snapshot.engine or self._train_engine(prepared, 0)
+            if self._outgrows_flat(engine.config.spec, engine.count + len(prepared)):
+                config = replace(engine.config, spec=self._choose_spec(GRAPH_ROWS))
+                values = engine.vectors(np.arange(engine.count))
+                engine = self._backend.train_engine(config, values[:0], 0).append(values)
             truth = snapshot.truth
             if truth is not None and len(prepared):
                 truth = truth.append(self._backend, self.metric, prepared, rows.ids.rows[snapshot.rows.count :])
             changed = replace(snapshot, rows=rows, engine=engine.append(prepared), truth=truth)
+            if self._requested_spec is None and engine.config.spec.links and is_outdated(changed.curve, rows.count):
+                changed = replace(changed, curve=self._measure_walks(changed))
             if self._journal is not None and len(prepared):
                 first = snapshot.rows.count
                 table = None if rows.meta is None else rows.meta.slice(first)
@@ -411,7 +433,7 @@ class Index:
         queries [q, dim], or one query [dim]: then scores and ids are [k]
         nprobe  lists to read; by default `index.nprobe`, the square root of their number
         depth   with Refine: rank depth · k candidates again; by default `index.depth`, 2 for SQ8, 8 for PQ
-        ef      with HNSW: rows that the walk keeps (efSearch), at least k; by default 64
+        ef      with HNSW: rows that the walk keeps (efSearch), at least k; by default `index.ef`, 64
         recall  instead of these: use the fastest setting that `measure_recall` found to reach it; a RecallWarning says
                 if none did, with the highest measured one
         where   "year >= 90", a mask [len(index)], or ids
@@ -535,7 +557,7 @@ class Index:
         return f"Index('{self.spec}', dim={self.dim}, metric='{self.metric}', device='{self.device}', rows={len(self)})"
 
     def _write(self, path: str | os.PathLike[str], settings: dict[str, Any]) -> None:
-        defaults = {"nprobe": self._nprobe, "depth": self._depth}
+        defaults = {"nprobe": self._nprobe, "depth": self._depth, "ef": self._get_saved_ef()}
         write_index(self._drop_removed(), self.model, path, {**defaults, **settings})
 
     def _begin_change(self) -> None:
@@ -575,7 +597,8 @@ class Index:
         with self._compaction_lock:
             with self._lock:
                 snapshot, offset, last = self._snapshot, journal.size, journal.last
-            settings = {"nprobe": self._nprobe, "depth": self._depth, "journal": journal.identity, "applied": last}
+            defaults = {"nprobe": self._nprobe, "depth": self._depth, "ef": self._get_saved_ef()}
+            settings = {**defaults, "journal": journal.identity, "applied": last}
             write_index(drop_removed_rows(snapshot), self.model, journal.folder, settings)
             with self._lock:
                 journal.shorten(offset)
@@ -602,9 +625,41 @@ class Index:
 
     def _train_engine(self, vectors: Any, seed: int) -> Engine:
         dim = self._dim or int(vectors.shape[1])
-        spec = self._requested_spec if self._requested_spec is not None else choose_spec(len(vectors))
+        spec = self._choose_spec(len(vectors))
         check_dimension(spec, dim)
         return self._backend.train_engine(EngineConfig(spec, self.metric, dim, self.dtype), vectors, seed)
+
+    def _choose_spec(self, count: int) -> Spec:
+        """The spec that was requested, or that of Auto for so many vectors."""
+        return self._requested_spec or choose_spec(count, graph=self._allows_graph)
+
+    @property
+    def _allows_graph(self) -> bool:
+        return self._backend.device == "cpu" and self.dtype == "float32"
+
+    def _outgrows_flat(self, spec: Spec, count: int) -> bool:
+        """Whether Auto, which began with few rows, now makes a graph."""
+        return self._requested_spec is None and self._allows_graph and spec == Spec("Flat") and count >= GRAPH_ROWS
+
+    def _measure_walks(self, snapshot: Snapshot) -> Curve:
+        """The recall curve of Auto, from which it takes ef; a RecallWarning says if it finds too little."""
+        engine = snapshot.engine
+        assert engine is not None  # noqa: S101  # for the type checker
+        sample = min(AUTO_SAMPLE, engine.count)
+        curve = measure_curve(self._backend, engine, snapshot.rows, None, sample, 10, None, 0)
+        point = choose_effort(curve, AUTO_RECALL)
+        if point.recall < AUTO_RECALL:
+            warnings.warn(
+                f"'Auto' aims at a recall of {AUTO_RECALL}, and the highest measured one is {point}, which is used; "
+                "use 'Flat' for all neighbours.",
+                RecallWarning,
+                stacklevel=3,
+            )
+        return curve
+
+    def _get_saved_ef(self) -> int | None:
+        is_chosen = self._requested_spec is None and self._snapshot.curve is not None and self._get_spec().links
+        return self.ef if is_chosen else self._ef
 
     def _prepare_queries(self, snapshot: Snapshot, queries: Any) -> Any:
         if snapshot.engine is None and self._requested_spec is not None and self._requested_spec.trains:
@@ -640,7 +695,7 @@ class Index:
         if recall is not None:
             if nprobe is not None or depth is not None or ef is not None:
                 raise InputError("recall= chooses nprobe, depth and ef; give it or them, not both.")
-            nprobe, depth = choose_settings(recall, spec, snapshot.curve, snapshot.rows.live, self._warned)
+            nprobe, depth = choose_settings(recall, spec, snapshot.curve, snapshot.rows.live, self._warned, int(k))
         allowed = make_row_mask(snapshot.rows, where)
         if snapshot.engine is None:
             no_score = np.inf if self.metric == "l2" else -np.inf
@@ -672,7 +727,7 @@ class Index:
         if spec.links:
             _check_count("ef", nprobe)
             ids = None if snapshot.rows.rising else snapshot.rows.id_array
-            return SearchOptions(k, DEFAULT_EF if nprobe is None else int(nprobe), 1, allowed, ids)
+            return SearchOptions(k, self.ef if nprobe is None else int(nprobe), 1, allowed, ids)
         _check_count("nprobe", nprobe)
         _check_count("depth", depth)
         nprobe = min(spec.lists or 1, int(nprobe)) if nprobe is not None else self.nprobe

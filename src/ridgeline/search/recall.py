@@ -29,6 +29,7 @@ COMPLETE_RECALL = 0.9995  # a sample cannot show that more lists find more
 SIMILAR_TIMES = 1.2  # times that differ by a smaller factor are noise
 NORMAL_95 = 1.96  # standard deviations that hold 95 % of a normal distribution
 TRIES = 3  # timings of a setting; the shortest counts
+OTHER_SIZE = 1.5  # a curve is not used for an index that is larger or smaller by this factor
 
 
 class RecallWarning(UserWarning):
@@ -230,7 +231,20 @@ def _find_truth(
     return queries, own_rows, drop_own_rows(_to_numpy(truth), own_rows, k), "codes" if loses else "vectors"
 
 
-def choose_settings(recall: float, spec: Spec, curve: Curve | None, rows: int, warned: set[str]) -> tuple[int, int]:
+def is_outdated(curve: Curve | None, rows: int) -> bool:
+    """Whether an index of so many rows differs too much from the one that was measured."""
+    return curve is None or not curve.rows / OTHER_SIZE <= rows <= curve.rows * OTHER_SIZE
+
+
+def choose_effort(curve: Curve, recall: float) -> Point:
+    """Return the smallest effort that reaches a recall at the lower end of its interval, or else the best point."""
+    good = [point for point in curve.points if point.low >= recall]
+    return min(good, key=lambda point: point.nprobe) if good else curve.best()
+
+
+def choose_settings(
+    recall: float, spec: Spec, curve: Curve | None, rows: int, warned: set[str], k: int
+) -> tuple[int, int]:
     """Return nprobe and depth of the measured setting that reaches `recall`; a RecallWarning says once if none does."""
     if not isinstance(recall, int | float) or not 0 < recall <= 1:
         raise InputError(f"recall is {recall!r}; give a share above 0 and up to 1, like 0.95.")
@@ -250,8 +264,13 @@ def choose_settings(recall: float, spec: Spec, curve: Curve | None, rows: int, w
             "call measure_recall() once."
         )
         return slowest
-    if not curve.rows / 1.5 <= rows <= curve.rows * 1.5:
+    if is_outdated(curve, rows):
         warn(f"recall was measured over {curve.rows} rows and the index has {rows}; call measure_recall() again.")
+    if k > curve.k:
+        warn(
+            f"recall was measured for {curve.k} neighbours and {k} are requested, of which fewer are found; call "
+            f"measure_recall(k={k})."
+        )
     point = curve.pick(recall)
     if point is None:
         point = curve.best()
