@@ -1,5 +1,5 @@
 // Interpolation of one target by the kind of each channel: linear, previous, nearest, cubic, slerp, angle.
-// The functions know float and double only; rows.cpp widens 16-bit frames for them and narrows their results. So they are
+// The functions know float and double only; rows.hpp widens 16-bit frames for them and narrows their results. So they are
 // compiled twice per instruction set, not once for each type of values, stamps and results.
 #pragma once
 

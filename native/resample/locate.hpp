@@ -122,7 +122,7 @@ template <class T> struct Stamps {
 };
 
 // For stamps of any stride, and for extrapolation.
-template <class T> Position locate(const ResampleJob &job, const Stamps<T> &stamps, T t, std::int64_t &hint) {
+template <class T> [[gnu::always_inline]] inline Position locate(const ResampleJob &job, const Stamps<T> &stamps, T t, std::int64_t &hint) {
   if (!(t == t) || stamps.n == 0) return {0, 0, 0, false};
   const std::int64_t i = hint = stamps.search(t, hint);
   if (i < 0 || (i == stamps.n - 1 && t > stamps.time(i))) { // outside the stamps

@@ -6,7 +6,7 @@
 namespace ridgeline {
 namespace RIDGELINE_ISA {
 
-// As ResampleLoops::interpolate, for values of one type and stamps that are doubles or int64 (rows.cpp).
+// As ResampleLoops::interpolate, for values of one type and stamps that are doubles or int64 (rows.hpp).
 template <ValueType> std::int64_t interpolate_rows(const ResampleJob &job, std::int64_t from, std::int64_t to, bool check);
 template <> std::int64_t interpolate_rows<ValueType::f16>(const ResampleJob &, std::int64_t, std::int64_t, bool);
 template <> std::int64_t interpolate_rows<ValueType::bf16>(const ResampleJob &, std::int64_t, std::int64_t, bool);

@@ -1,10 +1,12 @@
-// Trajectories whose values have the type RIDGELINE_VALUES. Compiled once per instruction set, each time in a namespace of
-// its own, and once per type of values, so that several cores share the work of compiling (CMakeLists.txt).
+// Trajectories of any type of values. Part of the loops: compiled once per instruction set. rows_half.cpp has the 16-bit
+// types and rows_full.cpp the others, so that several cores share the work of compiling.
 //
 // There are three paths, fastest first:
 //   plain_rows   all channels linear, ends clamped, no gaps, everything contiguous
 //   ruled_row    all channels linear, previous or nearest, any rule for ends and gaps, everything contiguous
 //   general_row  everything else: block by block through interpolate() (kinds.cpp)
+#pragma once
+
 #include <algorithm>
 #include <limits>
 #include <type_traits>
@@ -304,21 +306,6 @@ template <class V, class O> std::int64_t select_time(const ResampleJob &job, std
                                         : interpolate_typed<V, O, double>(job, from, to, check);
 }
 
-template <ValueType> struct TypeOf;
-template <> struct TypeOf<ValueType::f16> { using type = F16; };
-template <> struct TypeOf<ValueType::bf16> { using type = BF16; };
-template <> struct TypeOf<ValueType::f32> { using type = float; };
-template <> struct TypeOf<ValueType::f64> { using type = double; };
-
 } // namespace
-
-template <>
-std::int64_t interpolate_rows<ValueType::RIDGELINE_VALUES>(const ResampleJob &job, std::int64_t from, std::int64_t to, bool check) {
-  using V = TypeOf<ValueType::RIDGELINE_VALUES>::type;
-  if constexpr (sizeof(V) == 2)
-    if (job.out_is_wide) return select_time<V, float>(job, from, to, check);
-  return select_time<V, V>(job, from, to, check);
-}
-
 } // namespace RIDGELINE_ISA
 } // namespace ridgeline
