@@ -12,6 +12,19 @@ import typer
 from ridgeline.cli.output import Json, Quiet, print_json, print_line, stderr
 from ridgeline.cli.progress import INTERVAL_S, format_left
 from ridgeline.cli.read_options import Stamps
+from ridgeline.cli.resample_options import (
+    Action,
+    Camera,
+    Codec,
+    Crf,
+    Fill,
+    Gop,
+    MaxGap,
+    Shift,
+    State,
+    TaskText,
+    Tolerance,
+)
 from ridgeline.errors import Exit
 
 if TYPE_CHECKING:
@@ -37,7 +50,11 @@ Workers = Annotated[
 ]
 ChunkTimeout = Annotated[
     float | None,
-    typer.Option(metavar="S", help="Seconds for a chunk, after which its rows are tried apart (default: no limit)."),
+    typer.Option(metavar="S", help="Seconds for a chunk; then its rows are tried separately (default: no limit)."),
+]
+TableFormat = Annotated[str, typer.Option("--format", metavar="NAME", help="parquet, delta or lance.")]
+Incremental = Annotated[
+    bool, typer.Option("--incremental", help="Update a finished target: compute only new and changed rows.")
 ]
 MaxRejects = Annotated[
     int | None, typer.Option(metavar="N", help="Stop, exit 2, if more rows are rejected (default: no limit).")
@@ -66,7 +83,7 @@ def embed(
         str | None, typer.Option(metavar="NAME", help="The column of texts (default: 'text', or the only one).")
     ] = None,
     key: Key = None,
-    form: Annotated[str, typer.Option("--format", metavar="NAME", help="parquet, delta or lance.")] = "parquet",
+    form: TableFormat = "parquet",
     engine: EngineName = "local",
     address: Address = None,
     workers: Workers = None,
@@ -74,9 +91,7 @@ def embed(
         int, typer.Option(metavar="N", help="Rows of a chunk and of a part (default: 16384).")
     ] = 16_384,
     chunk_timeout: ChunkTimeout = None,
-    incremental: Annotated[
-        bool, typer.Option("--incremental", help="Update a finished target: compute only new and changed rows.")
-    ] = False,
+    incremental: Incremental = False,
     max_rejects: MaxRejects = None,
     model: Annotated[
         str, typer.Option("--model", metavar="NAME", help="A folder, or a name (ridgeline model ls).")
@@ -224,45 +239,21 @@ def resample(
     kind: Annotated[
         list[str] | None, typer.Option("--kind", metavar="STREAM=KIND", help="Interpolate STREAM by KIND.")
     ] = None,
-    camera: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--camera", metavar="NAME=TOPIC", help="Write the images of TOPIC as the video observation.images.NAME."
-        ),
-    ] = None,
-    state: Annotated[
-        list[str] | None,
-        typer.Option("--state", metavar="STREAM,…", help="Streams that form observation.state, side by side."),
-    ] = None,
-    action: Annotated[
-        list[str] | None, typer.Option("--action", metavar="STREAM,…", help="Streams that form action, side by side.")
-    ] = None,
-    task: Annotated[str | None, typer.Option(metavar="TEXT", help="The task of all episodes, in words.")] = None,
+    camera: Camera = None,
+    state: State = None,
+    action: Action = None,
+    task: TaskText = None,
     rename: Annotated[
         list[str] | None, typer.Option("--rename", metavar="OLD=NEW", help="Give a stream another name.")
     ] = None,
-    shift: Annotated[
-        list[str] | None, typer.Option("--shift", metavar="STREAM=S", help="Shift the stamps of STREAM by S seconds.")
-    ] = None,
-    fill: Annotated[
-        str | None,
-        typer.Option(metavar="VALUE", help="Replace unknown numbers: nan (default), hold (the last one), or a number."),
-    ] = None,
+    shift: Shift = None,
+    fill: Fill = None,
     stamps: Stamps = "auto",
-    codec: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Encode frames as h264 or av1 (default: h264; copy video that fits)."),
-    ] = None,
-    crf: Annotated[
-        int | None, typer.Option(metavar="N", help="Quality of videos, lower is better (default: h264 23, av1 30).")
-    ] = None,
-    gop: Annotated[int, typer.Option(metavar="N", help="Frames from key frame to key frame of videos.")] = 2,
-    max_gap: Annotated[
-        float | None, typer.Option(metavar="S", help="Leave targets in a gap longer than S seconds empty.")
-    ] = None,
-    tolerance: Annotated[
-        float | None, typer.Option(metavar="S", help="Leave targets farther than S seconds from a sample empty.")
-    ] = None,
+    codec: Codec = None,
+    crf: Crf = None,
+    gop: Gop = 2,
+    max_gap: MaxGap = None,
+    tolerance: Tolerance = None,
     span: Annotated[str, typer.Option(metavar="RULE", help="Span of the clock: auto, intersection or union.")] = "auto",
     sort: Annotated[
         bool, typer.Option("--sort", help="Sort stamps that go back; without it they are rejects.")
@@ -427,7 +418,7 @@ def recommend(
         str | None, typer.Option(metavar="NAME", help="The column of users (default: 'user', or the only one).")
     ] = None,
     k: Annotated[int, typer.Option("-k", metavar="N", help="Items per user (default: 10).")] = 10,
-    form: Annotated[str, typer.Option("--format", metavar="NAME", help="parquet, delta or lance.")] = "parquet",
+    form: TableFormat = "parquet",
     engine: EngineName = "local",
     address: Address = None,
     workers: Workers = None,
@@ -435,9 +426,7 @@ def recommend(
         int, typer.Option(metavar="N", help="Users of a chunk and of a part (default: 16384).")
     ] = 16_384,
     chunk_timeout: ChunkTimeout = None,
-    incremental: Annotated[
-        bool, typer.Option("--incremental", help="Update a finished target: compute only new and changed rows.")
-    ] = False,
+    incremental: Incremental = False,
     max_rejects: MaxRejects = None,
     device: Devices = "cpu",
     price: PriceName = None,

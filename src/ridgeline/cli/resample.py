@@ -15,6 +15,19 @@ from ridgeline.cli.mapping import use_mapping
 from ridgeline.cli.output import Device, Json, Quiet, print_json, print_note, stderr
 from ridgeline.cli.progress import show_progress
 from ridgeline.cli.read_options import Comment, Delimiter, Encoding, Fps, Stamps, TimeColumn, TimeUnit, Topics
+from ridgeline.cli.resample_options import (
+    Action,
+    Camera,
+    Codec,
+    Crf,
+    Fill,
+    Gop,
+    MaxGap,
+    Shift,
+    State,
+    TaskText,
+    Tolerance,
+)
 from ridgeline.errors import Exit, InputError, unknown
 
 if TYPE_CHECKING:
@@ -73,15 +86,9 @@ def resample(
             help="Give a stream, or all streams of a topic, another name; --kind and --shift use the new one.",
         ),
     ] = None,
-    max_gap: Annotated[
-        float | None, typer.Option(metavar="S", help="Leave targets in a gap longer than S seconds empty.")
-    ] = None,
-    tolerance: Annotated[
-        float | None, typer.Option(metavar="S", help="Leave targets farther than S seconds from a sample empty.")
-    ] = None,
-    shift: Annotated[
-        list[str] | None, typer.Option("--shift", metavar="STREAM=S", help="Shift the stamps of STREAM by S seconds.")
-    ] = None,
+    max_gap: MaxGap = None,
+    tolerance: Tolerance = None,
+    shift: Shift = None,
     span: Annotated[
         str,
         typer.Option(metavar="RULE", help="Span of the clock: auto, intersection or union of the streams."),
@@ -89,33 +96,13 @@ def resample(
     sort: Annotated[
         bool, typer.Option("--sort", help="Sort stamps that go back; without it they are an error.")
     ] = False,
-    camera: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--camera", metavar="NAME=TOPIC", help="Write the images of TOPIC as the video observation.images.NAME."
-        ),
-    ] = None,
-    state: Annotated[
-        list[str] | None,
-        typer.Option("--state", metavar="STREAM,…", help="Streams that form observation.state, side by side."),
-    ] = None,
-    action: Annotated[
-        list[str] | None, typer.Option("--action", metavar="STREAM,…", help="Streams that form action, side by side.")
-    ] = None,
-    task: Annotated[str | None, typer.Option(metavar="TEXT", help="The task of all episodes, in words.")] = None,
-    fill: Annotated[
-        str | None,
-        typer.Option(
-            metavar="VALUE", help="Replace unknown numbers: nan (default), hold (the last known one), or a number."
-        ),
-    ] = None,
-    codec: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Encode frames as h264 or av1 (default: h264; copy video that fits)."),
-    ] = None,
-    crf: Annotated[
-        int | None, typer.Option(metavar="N", help="Quality of videos, lower is better (default: h264 23, av1 30).")
-    ] = None,
+    camera: Camera = None,
+    state: State = None,
+    action: Action = None,
+    task: TaskText = None,
+    fill: Fill = None,
+    codec: Codec = None,
+    crf: Crf = None,
     cut: Annotated[
         list[str] | None,
         typer.Option(
@@ -125,7 +112,7 @@ def resample(
             "(where it is not 0), change=STREAM (where its value changes).",
         ),
     ] = None,
-    gop: Annotated[int, typer.Option(metavar="N", help="Frames from key frame to key frame of videos.")] = 2,
+    gop: Gop = 2,
     append: Annotated[bool, typer.Option("--append", help="Add the episodes to the LeRobot dataset in OUT.")] = False,
     fps: Fps = None,
     time_column: TimeColumn = None,
