@@ -116,38 +116,26 @@ def find_slow_commit(
     if root is None:
         raise InputError("bisect is for your own repository; this one is ridgeline's.")
     commits = list_commits(root, good, bad)
-    machine = topology()
-    contender = ""
     plan = Plan(timeout_s=timeout_s, versions=True, target=0.0, least_rounds=6, most_rounds=2000)
-    search = Search(reference, plan, machine, budget_s=budget_s, margin=margin, commits=len(commits))
-    with open_version_folder() as folder:
+    search = Search(reference, plan, topology(), budget_s=budget_s, margin=margin, commits=len(commits))
+    with open_suite(root, reference, commits, build, on_activity, on_message) as suite:
+        fast = suite.first
+        with suite.export(len(commits) - 1) as slow:
+            ratios = []
+            for case in suite.cases:
+                on_activity(f"racing {slow.name} against {fast.name}: {case.label}")
+                ratios.append((search.compare_ends(case, fast, slow, len(suite.cases)), case))
+        ratio, case = max(ratios, key=lambda pair: pair[0].low)
+        if ratio.low <= 1 or ratio.value <= 1 + margin:
+            raise NotComparable(
+                f"{commits[-1][:7]} is not slower than {commits[0][:7]}: it takes {ratio.value:.3f} times the time "
+                f"({ratio.low:.3f} to {ratio.high:.3f}); name other commits, or give more --budget."
+            )
 
-        @contextmanager
-        def export(number: int) -> Iterator[ContenderSpec]:
-            commit = commits[number]
-            spec = export_version(root, commit, [reference], folder / commit[:12], build, on_activity, on_message)
-            yield replace(spec, name=commit[:12], contender=contender)
+        def report(step: BisectStep, left: int) -> None:
+            on_message(f"{step.commit}: {step.ratio.value:.3f} times the time of {fast.name}; {left} commits left")
 
-        with export(0) as built:
-            add_packages(built.interpreter)
-            cases, contender = load_suite(reference)
-            fast = replace(built, contender=contender)
-            with export(len(commits) - 1) as slow:
-                ratios = []
-                for case in cases:
-                    on_activity(f"racing {slow.name} against {fast.name}: {case.label}")
-                    ratios.append((search.compare_ends(case, fast, slow, len(cases)), case))
-            ratio, case = max(ratios, key=lambda pair: pair[0].low)
-            if ratio.low <= 1 or ratio.value <= 1 + margin:
-                raise NotComparable(
-                    f"{commits[-1][:7]} is not slower than {commits[0][:7]}: it takes {ratio.value:.3f} times the time "
-                    f"({ratio.low:.3f} to {ratio.high:.3f}); name other commits, or give more --budget."
-                )
-
-            def report(step: BisectStep, left: int) -> None:
-                on_message(f"{step.commit}: {step.ratio.value:.3f} times the time of {fast.name}; {left} commits left")
-
-            culprit, steps = search.narrow(case, fast, ratio.value, export, report)
+        culprit, steps = search.narrow(case, fast, ratio.value, suite.export, report)
     steps = [replace(step, commit=commits[step.number]) for step in steps]
     subject = run_git(root, "log", "-1", "--format=%s", commits[culprit], failing="git shows no commit")
     return BisectResult(commits[culprit], subject, case, ratio, tuple(steps), len(commits) - 1)
@@ -208,6 +196,35 @@ class Search:
 
         ratios = race_commits(self._reference, case, specs, self._plan, self._machine, seconds, is_clear, least=least)
         return mean_execution_ratio(ratios, confidence)
+
+
+@dataclass(frozen=True)
+class Suite:
+    """The benchmarks of a repository: their cases, the oldest commit, and the function that exports a commit."""
+
+    cases: list[Case]
+    first: ContenderSpec
+    export: Callable[[int], AbstractContextManager[ContenderSpec]]
+
+
+@contextmanager
+def open_suite(
+    root: Path, reference: str, commits: Sequence[str], build: str | None, on_activity: Report, on_message: Report
+) -> Iterator[Suite]:
+    """Load the suite with the packages of the oldest commit, which stays built."""
+    contender = ""
+    with open_version_folder() as folder:
+
+        @contextmanager
+        def export(number: int) -> Iterator[ContenderSpec]:
+            commit = commits[number]
+            spec = export_version(root, commit, [reference], folder / commit[:12], build, on_activity, on_message)
+            yield replace(spec, name=commit[:12], contender=contender)
+
+        with export(0) as built:
+            add_packages(built.interpreter)
+            cases, contender = load_suite(reference)
+            yield Suite(cases, replace(built, contender=contender), export)
 
 
 def load_suite(reference: str) -> tuple[list[Case], str]:

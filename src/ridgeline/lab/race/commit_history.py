@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +26,10 @@ from ridgeline.lab.judge import (
     t_quantile,
 )
 from ridgeline.lab.race.against import run_git
-from ridgeline.lab.race.bisection import Search, list_commits, load_suite, race_commits
+from ridgeline.lab.race.bisection import Search, list_commits, open_suite, race_commits
 from ridgeline.lab.race.measure import Plan
 from ridgeline.lab.race.process import ContenderSpec
-from ridgeline.lab.race.repository import (
-    SUITE_MARGIN,
-    add_packages,
-    choose_repository,
-    export_version,
-    open_version_folder,
-)
+from ridgeline.lab.race.repository import SUITE_MARGIN, choose_repository
 from ridgeline.lab.workload import Case
 from ridgeline.machine import topology
 
@@ -146,39 +140,28 @@ def measure_history(
         raise InputError(f"--points {points}: ask for {LEAST_POINTS} or more.")
     commits = list_commits(root, first, last)
     sample = choose_sample(len(commits), points)
-    contender = ""
     machine = topology()
     plan = Plan(timeout_s=timeout_s, versions=True, target=0.0, least_rounds=6, most_rounds=2000)
-    with open_version_folder() as folder:
-
-        @contextmanager
-        def export(number: int) -> Iterator[ContenderSpec]:
-            commit = commits[number]
-            spec = export_version(root, commit, [reference], folder / commit[:12], build, on_activity, on_message)
-            yield replace(spec, name=commit[:12], contender=contender)
-
-        with export(0) as built:
-            add_packages(built.interpreter)
-            cases, contender = load_suite(reference)
-            base = replace(built, contender=contender)
-            measured = [[_describe(root, commits[0], ())] for _ in cases]
-            share = SURVEY_SHARE * budget_s / len(cases) / max(1, len(sample) - 1)
-            for number in sample[1:]:
-                with export(number) as spec:
-                    for line, case in zip(measured, cases, strict=True):
-                        on_activity(f"racing {spec.name} against {base.name}: {case.label}")
-                        ratios = race_commits(
-                            reference,
-                            case,
-                            (base, spec),
-                            plan,
-                            machine,
-                            share,
-                            lambda result: not count_missing_executions(result, margin),
-                        )
-                        line.append(_describe(root, commits[number], ratios))
-                        ratio = line[-1].ratio
-                        on_message(f"{spec.name}: {ratio.value:.3f} times the time of {base.name}, {case.label}")
+    with open_suite(root, reference, commits, build, on_activity, on_message) as suite:
+        cases, base = suite.cases, suite.first
+        measured = [[_describe(root, commits[0], ())] for _ in cases]
+        share = SURVEY_SHARE * budget_s / len(cases) / max(1, len(sample) - 1)
+        for number in sample[1:]:
+            with suite.export(number) as spec:
+                for line, case in zip(measured, cases, strict=True):
+                    on_activity(f"racing {spec.name} against {base.name}: {case.label}")
+                    ratios = race_commits(
+                        reference,
+                        case,
+                        (base, spec),
+                        plan,
+                        machine,
+                        share,
+                        lambda result: not count_missing_executions(result, margin),
+                    )
+                    line.append(_describe(root, commits[number], ratios))
+                    ratio = line[-1].ratio
+                    on_message(f"{spec.name}: {ratio.value:.3f} times the time of {base.name}, {case.label}")
         pairs = [
             (k, i, step)
             for k, line in enumerate(measured)
@@ -194,12 +177,12 @@ def measure_history(
                 search = Search(reference, plan, machine, budget_s=time_s, margin=margin, commits=gap)
 
                 def export_after(number: int, start: int = sample[i]) -> AbstractContextManager[ContenderSpec]:
-                    return export(start + number)
+                    return suite.export(start + number)
 
-                with export(sample[i]) as before:
+                with suite.export(sample[i]) as before:
                     on_activity(f"searching between {commits[sample[i]][:7]} and {commits[sample[i + 1]][:7]}")
-                    found_at, races = search.narrow(cases[k], before, ratio.value, export_after)
-                number, certain = sample[i] + found_at, all(race.certain for race in races)
+                    position, races = search.narrow(cases[k], before, ratio.value, export_after)
+                number, certain = sample[i] + position, all(race.certain for race in races)
             point = _describe(root, commits[number], ())
             steps[k].append(CommitStep(point.commit, point.subject, ratio, certain))
             word = "slower" if ratio.value > 1 else "faster"
