@@ -18,6 +18,11 @@ namespace {
 
 template <class T, int N> using Array = nb::ndarray<T, nb::ndim<N>, nb::c_contig, nb::device::cpu>;
 
+template <class Value, class Code> void check_shapes(const Rabitq &codec, const Array<Value, 2> &values, const Array<Code, 2> &codes) {
+  if (values.shape(1) != std::size_t(codec.dim()) || codes.shape(1) != std::size_t(codec.stride()) || values.shape(0) != codes.shape(0))
+    throw std::invalid_argument("values and codes do not fit");
+}
+
 } // namespace
 
 void bind_rabitq(nb::module_ &m) {
@@ -29,15 +34,13 @@ void bind_rabitq(nb::module_ &m) {
       }, "signs"_a.noconvert(), "bits"_a, "signs uint8 [4, dim]: 1 turns a dimension around, in each round of the rotation.")
       .def_prop_ro("stride", &Rabitq::stride, "Bytes of a row.")
       .def("encode", [](const Rabitq &self, Array<const float, 2> values, Array<std::uint8_t, 2> codes, int threads, const std::string &isa) {
-        if (values.shape(1) != std::size_t(self.dim()) || codes.shape(1) != std::size_t(self.stride()) || values.shape(0) != codes.shape(0))
-          throw std::invalid_argument("values and codes do not fit");
+        check_shapes(self, values, codes);
         const Isa set = parse_isa(isa);
         nb::gil_scoped_release release;
         self.encode(values.data(), std::int64_t(values.shape(0)), codes.data(), threads, set);
       }, "values"_a.noconvert(), "codes"_a.noconvert(), "threads"_a = 1, "isa"_a = "", "Write the codes [n, stride] of values [n, dim].")
       .def("decode", [](const Rabitq &self, Array<const std::uint8_t, 2> codes, Array<float, 2> values, int threads, const std::string &isa) {
-        if (values.shape(1) != std::size_t(self.dim()) || codes.shape(1) != std::size_t(self.stride()) || values.shape(0) != codes.shape(0))
-          throw std::invalid_argument("values and codes do not fit");
+        check_shapes(self, values, codes);
         const Isa set = parse_isa(isa);
         nb::gil_scoped_release release;
         self.decode(codes.data(), std::int64_t(codes.shape(0)), values.data(), threads, set);
