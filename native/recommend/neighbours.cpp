@@ -26,42 +26,42 @@ struct Candidate {
 
 bool is_better(const Candidate &a, const Candidate &b) { return a.value != b.value ? a.value > b.value : a.item < b.item; }
 
-// The best `count` of many candidates. Most candidates are below the worst one that is kept, and end after one comparison.
+// The best `count` of many candidates. Most candidates are below the worst of the best, and end after one comparison.
 class BestCandidates {
 public:
-  explicit BestCandidates(std::int64_t count) : count_(std::size_t(count)) { kept_.reserve(2 * count_); }
+  explicit BestCandidates(std::int64_t count) : count_(std::size_t(count)) { candidates_.reserve(2 * count_); }
 
   void add(const Candidate &candidate) {
     if (candidate.value < lowest_ || count_ == 0) return;
-    kept_.push_back(candidate);
-    if (kept_.size() == 2 * count_) {
+    candidates_.push_back(candidate);
+    if (candidates_.size() == 2 * count_) {
       drop_worst();
-      lowest_ = std::min_element(kept_.begin(), kept_.end(), [](auto &a, auto &b) { return a.value < b.value; })->value;
+      lowest_ = std::min_element(candidates_.begin(), candidates_.end(), [](auto &a, auto &b) { return a.value < b.value; })->value;
     }
   }
 
   // Writes row `row` of `to`, best first, and starts again.
   void write(std::int64_t row, const Neighbours &to) {
     drop_worst();
-    std::sort(kept_.begin(), kept_.end(), is_better);
+    std::sort(candidates_.begin(), candidates_.end(), is_better);
     std::int32_t *items = to.items + row * to.count;
     float *likes = to.likes + row * to.count;
-    for (const Candidate &candidate : kept_) *items++ = candidate.item, *likes++ = candidate.likes;
-    const std::int64_t missing = to.count - std::int64_t(kept_.size());
+    for (const Candidate &candidate : candidates_) *items++ = candidate.item, *likes++ = candidate.likes;
+    const std::int64_t missing = to.count - std::int64_t(candidates_.size());
     std::fill(items, items + missing, -1);
     std::fill(likes, likes + missing, 0.0f);
-    kept_.clear(), lowest_ = 0;
+    candidates_.clear(), lowest_ = 0;
   }
 
 private:
   void drop_worst() {
-    if (kept_.size() <= count_) return;
-    std::nth_element(kept_.begin(), kept_.begin() + std::int64_t(count_), kept_.end(), is_better);
-    kept_.resize(count_);
+    if (candidates_.size() <= count_) return;
+    std::nth_element(candidates_.begin(), candidates_.begin() + std::int64_t(count_), candidates_.end(), is_better);
+    candidates_.resize(count_);
   }
 
   std::size_t count_;
-  std::vector<Candidate> kept_;
+  std::vector<Candidate> candidates_;
   double lowest_ = 0;
 };
 

@@ -176,7 +176,7 @@ void Rabitq::estimate(const PreparedQuery &query, const std::uint8_t *rows, std:
 std::int64_t RabitqSearch::search(const float *query, std::int64_t k, std::int64_t nprobe, double *scores, std::int64_t *rows, Isa isa,
                                   int threads) const {
   const SearchLoops loops = search_loops(isa);
-  const RabitqLoops own = rabitq_loops(isa);
+  const RabitqLoops code_loops = rabitq_loops(isa);
   const std::int64_t dim = codec->dim();
   const double length = std::sqrt(loops.dot(query, query, dim)), reach = length * longest + longest * longest / 2;
   if (!(reach < too_large)) return -1;
@@ -185,14 +185,14 @@ std::int64_t RabitqSearch::search(const float *query, std::int64_t k, std::int64
   loops.dots(query, centres, dim, lists, products.data());
   std::vector<std::int64_t> order(lists);
   std::iota(order.begin(), order.end(), 0);
-  const auto near = [&](std::int64_t l) { return halves ? products[l] - halves[l] : products[l]; };
+  const auto closeness = [&](std::int64_t l) { return halves ? products[l] - halves[l] : products[l]; };
   nprobe = std::min(nprobe, lists);
   if (nprobe < lists)
     std::nth_element(order.begin(), order.begin() + nprobe, order.end(),
-                     [&](std::int64_t a, std::int64_t b) { return near(a) != near(b) ? near(a) > near(b) : a < b; });
+                     [&](std::int64_t a, std::int64_t b) { return closeness(a) != closeness(b) ? closeness(a) > closeness(b) : a < b; });
   // The nearest list first: its rows give a high bar.
   std::partial_sort(order.begin(), order.begin() + std::min<std::int64_t>(nprobe, 4), order.begin() + nprobe,
-                    [&](std::int64_t a, std::int64_t b) { return near(a) > near(b); });
+                    [&](std::int64_t a, std::int64_t b) { return closeness(a) > closeness(b); });
 
   struct Part {
     const RabitqSegment *segment;
@@ -205,7 +205,7 @@ std::int64_t RabitqSearch::search(const float *query, std::int64_t k, std::int64
       const std::int64_t from = segment.offsets[order[n]], count = segment.offsets[order[n] + 1] - from;
       if (count) parts.push_back({&segment, order[n], from, count, total}), total += count;
     }
-  const Rabitq::PreparedQuery prepared = codec->prepare(query, values ? 1 : 2, own);
+  const Rabitq::PreparedQuery prepared = codec->prepare(query, values ? 1 : 2, code_loops);
   // What a query loses by one digit has a random direction, too; of two digits the bound is certain.
   const double lost = values ? kDeviations * prepared.lost / std::sqrt(double(std::max<std::int64_t>(1, dim - 1))) : 0;
   const float rounding = float(kRounding * reach + (values ? 0 : prepared.lost * longest_difference) + std::numeric_limits<float>::min());
@@ -216,7 +216,7 @@ std::int64_t RabitqSearch::search(const float *query, std::int64_t k, std::int64
       const Part &part = parts[p];
       float *out = estimates.data() + part.start;
       codec->estimate(prepared, part.segment->codes + part.from * stride, part.count, values ? float(length) : 0.0f, float(lost), out,
-                      errors.data() + part.start, own);
+                      errors.data() + part.start, code_loops);
       for (std::int64_t i = 0; i < part.count; ++i)
         out[i] += products[part.list] + (part.segment->biases ? part.segment->biases[part.from + i] : 0.0f);
     }
@@ -292,9 +292,9 @@ std::int64_t RabitqSearch::search(const float *query, std::int64_t k, std::int64
   std::sort(best.begin(), best.end(), before);
   constexpr double kFar = std::numeric_limits<double>::infinity();
   for (std::int64_t i = 0; i < k; ++i) {
-    const bool found = i < std::int64_t(best.size());
-    scores[i] = found ? (squared ? -best[i].score : best[i].score) : (squared ? kFar : -kFar);
-    rows[i] = found ? best[i].row : -1;
+    const bool is_result = i < std::int64_t(best.size());
+    scores[i] = is_result ? (squared ? -best[i].score : best[i].score) : (squared ? kFar : -kFar);
+    rows[i] = is_result ? best[i].row : -1;
   }
   return read;
 }

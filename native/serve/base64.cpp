@@ -19,8 +19,8 @@ std::array<Pair, 4096> make_pairs() {
 
 void encode_base64(const std::uint8_t *bytes, std::size_t size, char *out) {
   static const std::array<Pair, 4096> pairs = make_pairs();
-  const std::uint8_t *const whole = bytes + size / 3 * 3;
-  for (; bytes != whole; bytes += 3, out += 4) {
+  const std::uint8_t *const last_triple = bytes + size / 3 * 3;
+  for (; bytes != last_triple; bytes += 3, out += 4) {
     const std::uint32_t bits = std::uint32_t(bytes[0]) << 16 | std::uint32_t(bytes[1]) << 8 | bytes[2];
     std::memcpy(out, pairs[bits >> 12].data(), 2);
     std::memcpy(out + 2, pairs[bits & 4095].data(), 2);

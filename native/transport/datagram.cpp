@@ -231,7 +231,7 @@ private:
     std::memcpy(to, in_ + at, first);
     std::memcpy(to + first, in_, count - first);
     taken_ += count;
-    // The other rank may wait for space that there was none of when it last heard of it.
+    // The other rank may wait: its last news was that there is no space.
     if (count && announced_limit_ < received_ + most_window_ / 2 && taken_ + most_window_ > announced_limit_ + most_window_ / 4)
       must_ack_ = ack_now_ = true;
     return count;

@@ -117,7 +117,7 @@ struct StreamMemory {
   char *place = nullptr; // of a reader that has taken all before
   std::size_t place_bytes = 0;
   std::uint64_t seen_round = 0, strangers = 0;
-  std::int64_t asked_ns = 0;
+  std::int64_t request_ns = 0;
 
   std::uint64_t space() const {
     const std::uint64_t begin = std::min(freed, their_taken);
@@ -502,7 +502,7 @@ public:
     worker_->progress();
     if (s_.their_received == s_.end || s_.is_closed) return true;
     const std::int64_t now = monotonic_ns();
-    if (now - s_.asked_ns > kAskNs) s_.asked_ns = now, worker_->send_short(s_, kAsk);
+    if (now - s_.request_ns > kAskNs) s_.request_ns = now, worker_->send_short(s_, kAsk);
     return false;
   }
 

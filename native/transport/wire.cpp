@@ -28,12 +28,12 @@ namespace {
 
 constexpr int kAtOnce = 64; // packets of one host before the others have their turn
 
-struct Held {
+struct Delayed {
   std::int64_t due;
   std::uint64_t number; // packets with the same delay keep their order
   int to;
   std::vector<char> packet;
-  bool operator>(const Held &other) const { return std::tie(due, number) > std::tie(other.due, other.number); }
+  bool operator>(const Delayed &other) const { return std::tie(due, number) > std::tie(other.due, other.number); }
 };
 
 // In a thread of its own: a thread changes only its own namespace.
@@ -94,14 +94,14 @@ void Wire::end() {
 void Wire::run() {
   std::mt19937_64 random(options_.seed);
   std::uniform_real_distribution<double> draw(0, 1);
-  std::priority_queue<Held, std::vector<Held>, std::greater<Held>> held;
+  std::priority_queue<Delayed, std::vector<Delayed>, std::greater<Delayed>> delayed;
   std::vector<pollfd> polled;
   for (int fd : files_) polled.push_back({fd, POLLIN, 0});
   polled.push_back({wake_, POLLIN, 0});
   std::vector<char> packet(1 << 16);
   std::uint64_t number = 0;
   while (!is_ending_) {
-    const std::int64_t wait_ns = held.empty() ? 1'000'000'000 : std::max<std::int64_t>(0, held.top().due - monotonic_ns());
+    const std::int64_t wait_ns = delayed.empty() ? 1'000'000'000 : std::max<std::int64_t>(0, delayed.top().due - monotonic_ns());
     const timespec timeout{wait_ns / 1'000'000'000, wait_ns % 1'000'000'000};
     if (ppoll(polled.data(), polled.size(), &timeout, nullptr) < 0) continue;
     for (std::size_t from = 0; from < files_.size(); ++from) {
@@ -122,13 +122,13 @@ void Wire::run() {
         const int copies = draw(random) < options_.twice ? 2 : 1;
         const std::int64_t delay = options_.delay_ns + (draw(random) < options_.late ? options_.late_ns : 0);
         for (int copy = 0; copy < copies; ++copy) {
-          if (delay) held.push({monotonic_ns() + delay, number++, int(to), {packet.data(), packet.data() + bytes}});
+          if (delay) delayed.push({monotonic_ns() + delay, number++, int(to), {packet.data(), packet.data() + bytes}});
           else if (::write(files_[to], packet.data(), std::size_t(bytes)) < 0) ++lost_; // a full queue drops, as a switch does
         }
       }
     }
-    for (const std::int64_t now = monotonic_ns(); !held.empty() && held.top().due <= now; held.pop())
-      if (::write(files_[held.top().to], held.top().packet.data(), held.top().packet.size()) < 0) ++lost_;
+    for (const std::int64_t now = monotonic_ns(); !delayed.empty() && delayed.top().due <= now; delayed.pop())
+      if (::write(files_[delayed.top().to], delayed.top().packet.data(), delayed.top().packet.size()) < 0) ++lost_;
   }
 }
 

@@ -13,7 +13,7 @@ namespace ridgeline {
 struct WireOptions {
   std::int64_t delay_ns = 0;
   double loss = 0, twice = 0, late = 0;  // shares of packets
-  std::int64_t late_ns = 2'000'000;      // a late packet comes so much later, after others
+  std::int64_t late_ns = 2'000'000;      // a late packet comes later by this, after others
   std::uint64_t seed = 0;
 };
 

@@ -41,7 +41,7 @@ def test_the_first_command_is_the_reference_and_every_run_is_measured(bench, tmp
     assert all(row["cpu_ns"] > 0 and row["peak_bytes"] > 0 and "instructions" in row for row in rows)
     record = read_records(tmp_path / "out").records[0]
     assert record.reference == "true"
-    assert not record.own
+    assert not record.is_ours
 
 
 def test_equal_commands_have_different_names_and_a_flag_debug_is_the_command_s_own(bench):

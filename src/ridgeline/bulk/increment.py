@@ -2,7 +2,7 @@
 
 Rows are matched by their key column. A row is the same if all its columns are. Both sides become two 64-bit hashes per
 row, so a hundred million rows take 1.6 GB for each side. The hashes start from random numbers that live only as long as
-the comparison, so nobody can prepare two texts that collide. NumPy computes them over whole columns: one Python call
+the comparison, so two texts that collide cannot be prepared. NumPy computes them over whole columns: one Python call
 for each row would take longer than the rest of an increment on a GPU.
 """
 

@@ -357,16 +357,16 @@ def resample(
     settings = json.loads(json.dumps(settings))
     with Target(call["out"]) as target:
         chunks = make_chunks(files, _merge_spans(spans, chunk_episodes), settings)
-        found = check_job(target, settings, chunks, incremental=False)
-        job = found.job if found else begin_job(target, "resample", settings, chunks, call, 1)
-        done = found.parts if found else {}
+        state = check_job(target, settings, chunks, incremental=False)
+        job = state.job if state else begin_job(target, "resample", settings, chunks, call, 1)
+        done = state.parts if state else {}
         rows_done = sum(part.rows for part in done.values())
         totals = Totals(Meter(rows_done, rows_done, 0))
         lost: dict[str, int] = {}
-        if found is not None and found.complete:
+        if state is not None and state.complete:
             lost = read_summary(target.storage).get("lost_frames", {})
             target.remove_unlisted(done, keep_parts=format != "lerobot")
-        if found is None or not found.complete:
+        if state is None or not state.complete:
             target.restore()
             factory = ResampleFactory(recordings, target.url, format, conversion)
             counts = {chunk.number: chunk.rows for chunk in chunks}
@@ -431,8 +431,8 @@ def _give_same_columns(storage: Storage, done: Mapping[int, Part]) -> dict[int, 
         schemas = list(threads.map(read_schema, numbers))
     schema = merge_schemas(schemas, [f"'{storage.label(done[number].name or '')}'" for number in numbers])
     out = dict(done)
-    for number, own in zip(numbers, schemas, strict=True):
-        if own.names == schema.names:
+    for number, part_schema in zip(numbers, schemas, strict=True):
+        if part_schema.names == schema.names:
             continue
         part = done[number]
         with storage.open(part.name or "") as stream:

@@ -223,7 +223,7 @@ class Target(AbstractContextManager["Target"]):
         Parts that no commit lists go as well; those of the finished generation stay.
         """
         if all(part.name is None or "/" in part.name for part in parts.values()):
-            return  # parts of a table or an index, which nobody sees
+            return  # parts of a table or an index, which users do not read
         finished = {part.name for part in read_manifest_parts(self.storage).values()}
         for file in self.storage.list():
             if file.name.startswith("part-") and file.name not in finished:

@@ -17,7 +17,7 @@ def backup(
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="Backup to write, like log.tar.gz.")],
     keys: Annotated[
         bool,
-        typer.Option("--keys", help="Add the private keys: whoever has the file can sign, and read personal fields."),
+        typer.Option("--keys", help="Add the private keys: with them the file can sign, and open personal fields."),
     ] = False,
     key: Key = None,
     as_json: Json = False,
@@ -42,8 +42,8 @@ def backup(
         print_line(f"{output} holds {done.origin} at {done.size:,} entries ({done.bytes:,} bytes), verified.")
     if not done.positions:
         print_note(
-            "it does not hold how far the sources were read, because another process writes the log (or none was "
-            "watched); a restored watcher reads its files from their beginning."
+            "it does not hold how far the sources were read, because another process writes the log (or there "
+            "was no source); a restored watcher reads its files from their beginning."
         )
 
 

@@ -321,8 +321,8 @@ def _tune_hosts(sizes: list[int], keep: bool, as_json: bool, quiet: bool) -> Non
             raise InputError("tune --hosts needs ranks: start it by torchrun, mpirun or srun, once for each rank.")
         is_first = comm.rank == 0
         with status("measuring") if is_first else nullcontext() as progress:
-            say = progress if progress is not None and not (quiet or as_json) else (lambda _: None)
-            result = engine.tune_hosts(comm, keep=keep, sizes=sizes, progress=say)
+            report = progress if progress is not None and not (quiet or as_json) else (lambda _: None)
+            result = engine.tune_hosts(comm, keep=keep, sizes=sizes, progress=report)
     if not is_first:
         return
     if as_json:
@@ -450,7 +450,7 @@ def watch(
     count: Annotated[int | None, typer.Option(help="Stop after this many readings (default: at Ctrl-C).")] = None,
     as_json: Json = False,
 ) -> None:
-    """Show a live table of all ranks: traffic, who waits for whom, the slowest rank and the slowest link.
+    """Show a live table of all ranks: traffic, which rank waits for which, the slowest rank and the slowest link.
 
     The ranks run with RIDGELINE_FABRIC_METRICS=:PORT; the first reading has no rates.
     """

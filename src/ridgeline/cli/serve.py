@@ -52,7 +52,7 @@ def serve(
         bool,
         typer.Option(
             "--batch-invariant/--any-bits",
-            help="Give a text the same bits whoever else asks, or compute faster on a GPU, with last bits that depend "
+            help="Give a text the same bits in every batch, or compute faster on a GPU, with last bits that depend "
             "on the batch (default: the same bits).",
         ),
     ] = True,

@@ -58,10 +58,10 @@ def list_race_tables(records: Sequence[Record], width: int = WIDE) -> Iterator[R
         table = Table(
             title=escape_text(name), box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False
         )
-        is_own = all(r.own for r, _ in cases)
+        is_ours = all(r.is_ours for r, _ in cases)
         for column in columns:
             is_text = column in ("case, contender", "verdict")
-            title = column if is_own else column.replace("ours", "first")
+            title = column if is_ours else column.replace("ours", "first")
             table.add_column(title, justify="left" if is_text else "right", no_wrap=not is_text)
         advice: list[str] = []
         for record, rows in cases:

@@ -263,7 +263,7 @@ class SentenceTransformer(_Encoder):
     ) -> Any:
         """Return an array [N, dim], a tensor, or a list of tensors; one str gives one vector.
 
-        task: "query" or "document", for models with parts of their own for each, of which none is here: no effect.
+        task: "query" or "document", for models with parts of their own for each, which this model lacks: no effect.
         """
         import torch
 

@@ -33,8 +33,8 @@ recording = threading.RLock()
 
 @cache
 def _get_stream(device: Any) -> Any:
-    """The stream of all recordings. torch hands out 32 streams in turn, to everybody: work that another thread gives to
-    the stream of a recording would become a part of it. Streams with a priority are others.
+    """The stream of all recordings. torch gives 32 streams in turn to all threads: work of another thread on the
+    stream of a recording would become a part of it. Streams with a priority are others.
     """
     return torch.cuda.Stream(device, priority=-1)
 

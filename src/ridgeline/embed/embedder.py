@@ -123,7 +123,7 @@ class Embedder:
         self._task = "query" if prompt == "query" else "document"
         self.max_tokens = max_tokens or self._choose_max_tokens()
         if heads.multi is not None and (prompt in _TASKS or (prompt is None and config.default_prompt is None)):
-            self.prompt = config.prompts.get(prompt or "document", "")  # a model may have none for its task
+            self.prompt = config.prompts.get(prompt or "document", "")  # a model may lack a prompt for its task
         else:
             self.prompt = choose_prompt(config, prompt)
         self._tokenizer = load_tokenizer(

@@ -137,12 +137,12 @@ def study_hosts(
     with _make_hosts(hosts, link) as (names, addresses, emulation):
         progress(f"{hosts} hosts, {len(sizes)} sizes")
         task = {"sizes": list(sizes), "timeout": timeout, "algorithms": list(algorithms)}
-        found = _run_ranks(names, addresses, ranks, task, transport, timeout)
-    messages = {int(n): float(seconds) for n, seconds in found["messages"].items()}
+        results = _run_ranks(names, addresses, ranks, task, transport, timeout)
+    messages = {int(n): float(seconds) for n, seconds in results["messages"].items()}
     count, most = hosts * ranks, max(messages)
     rows = [
         StudyRow(hosts, *row, row[1] / row[3] * 2 * (count - 1) / count)
-        for row in ((r["algorithm"], r["bytes"], r["predicted"], r["measured"]) for r in found["rows"])
+        for row in ((r["algorithm"], r["bytes"], r["predicted"], r["measured"]) for r in results["rows"])
     ]
     return HostStudy(
         hosts,
@@ -158,9 +158,9 @@ def study_hosts(
         most / messages[most],
         messages,
         rows,
-        found["choice"],
-        Level(**found["inside"]) if found["inside"] else None,
-        Level(**found["between"]),
+        results["choice"],
+        Level(**results["inside"]) if results["inside"] else None,
+        Level(**results["between"]),
     )
 
 
@@ -323,8 +323,8 @@ def _run_ranks(
                 text = (err.strip().splitlines() or ["no message"])[-1]
                 raise FabricError(f"rank {rank} ended with {process.returncode}: {text}")
             answers.append(out)
-        found: dict[str, Any] = json.loads(answers[0].splitlines()[-1])
-        return found
+        result: dict[str, Any] = json.loads(answers[0].splitlines()[-1])
+        return result
     finally:
         for process in ranks:
             with process:
@@ -337,9 +337,9 @@ def run_rank(task: str) -> None:
 
     given = json.loads(task)
     comm = init(timeout=given["timeout"])
-    found = tune_hosts(comm, keep=False, sizes=given["sizes"], algorithms=given["algorithms"])
+    costs = tune_hosts(comm, keep=False, sizes=given["sizes"], algorithms=given["algorithms"])
     x = np.full(1000, comm.rank + 1.0)
     if not (comm.all_reduce(x) == comm.size * (comm.size + 1) / 2).all():
         raise FabricError("an all-reduce has a wrong sum.")
-    print(json.dumps(asdict(found)), flush=True)
+    print(json.dumps(asdict(costs)), flush=True)
     comm.close()

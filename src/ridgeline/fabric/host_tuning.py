@@ -158,11 +158,11 @@ def _measure_level(comm: Communicator, color: int) -> Level:
     if part is None:  # of a rank without a color
         raise FabricError("tune_hosts: this rank is in no part.")
     with part:
-        own = np.zeros((len(MESSAGES), 2))
+        measured = np.zeros((len(MESSAGES), 2))
         times = sorted(measure_exchanges(part, comm).items())
-        own[: len(times)] = np.reshape(times, (-1, 2))
+        measured[: len(times)] = np.reshape(times, (-1, 2))
     result: Times = {}
-    for rows in comm.all_gather(own):
+    for rows in comm.all_gather(measured):
         for n, seconds in rows:
             if seconds:
                 result[int(n)] = max(result.get(int(n), 0.0), float(seconds))
@@ -182,8 +182,10 @@ def make_network(inside: Level | None, between: Level, local: int) -> Network:
 
     local  ranks of each host that sent at the same time: each had its share of the link
     """
-    near, nic = inside or between, local * between.beta
-    return Network("hosts", 1, near.alpha, max(near.beta, nic), alpha_out=between.alpha, nic=nic, gamma=GAMMA)
+    local_level, nic = inside or between, local * between.beta
+    return Network(
+        "hosts", 1, local_level.alpha, max(local_level.beta, nic), alpha_out=between.alpha, nic=nic, gamma=GAMMA
+    )
 
 
 def fit_level(times: Mapping[int, float]) -> Level:

@@ -172,8 +172,8 @@ def _transpose(cotangent: Any, x: Any, *, name: str, op: str | None, root: int, 
     if name == "all_reduce":
         return [all_reduce(cotangent, op or "sum", comm=comm)]
     if name == "all_gather":
-        own = reduce_scatter(jnp.reshape(cotangent, (comm.size, -1)), comm=comm)
-        return [jnp.reshape(own, shape)]
+        part = reduce_scatter(jnp.reshape(cotangent, (comm.size, -1)), comm=comm)
+        return [jnp.reshape(part, shape)]
     if name == "reduce_scatter":
         every = jnp.reshape(all_gather(cotangent, comm=comm), shape)
         return [every / comm.size if op == "avg" else every]

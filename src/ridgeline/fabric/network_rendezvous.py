@@ -392,14 +392,14 @@ class Membership:
         worker  of `make_worker`
         """
         count = self._connections
-        own = worker.address if worker is not None else b""
+        address = worker.address if worker is not None else b""
         files: dict[tuple[int, int], LinkEnd] = {}
         try:
             for rank in range(self.rank):
                 for number in range(count):
-                    files[rank, number] = self._open_link(rank, number, own, deadline)
+                    files[rank, number] = self._open_link(rank, number, address, deadline)
             for _ in range((self.size - 1 - self.rank) * count):
-                rank, number, end = self._take_link(files, own, deadline)
+                rank, number, end = self._take_link(files, address, deadline)
                 files[rank, number] = end
         except BaseException:
             for end in files.values():
@@ -684,12 +684,12 @@ def _find_problem(
     return find_difference(members[0], member, f"rank {rank}")
 
 
-def find_difference(first: Member, other: Member, who: str) -> str | None:
+def find_difference(first: Member, other: Member, rank_name: str) -> str | None:
     """A sentence about settings that differ from those of rank 0."""
     for name, value in first.settings.items():
         if other.settings.get(name) != value:
             return (
-                f"rank 0 has {name}={value}, {who} on {other.name} has {name}={other.settings.get(name)}; "
+                f"rank 0 has {name}={value}, {rank_name} on {other.name} has {name}={other.settings.get(name)}; "
                 f"give all ranks the same settings."
             )
     return None

@@ -21,7 +21,7 @@ coverage   share of the items that are among the first 10 of any user (one value
 
 Beside accuracy, over the first 10 of each user:
 
-novelty          mean −log2 of the share of users who like an item; 0 for what everybody likes
+novelty          mean −log2 of the share of users who like an item; 0 for what all users like
 diversity        1 − mean cosine of the text vectors of two items; without texts there is none
 popularity_bias  mean number of likes of these items relative to the items that the user likes, − 1; 0: as popular
 

@@ -3,7 +3,7 @@
     ridgeline recommend refit MODEL
 
 Text vectors are those that the model and its journal hold, so no encoder is needed. Removed items are left out. Ratings
-of items that are not there are kept aside in the version, and count once the item comes.
+of items that are not there wait in the version, and count once the item comes.
 """
 
 from __future__ import annotations
@@ -77,18 +77,18 @@ def collect(model: Recommender) -> tuple[Dataset, Floats, list[dict[str, Any]]]:
     entries: list[tuple[int, int, float, int]] = []
     waiting: list[dict[str, Any]] = []
 
-    def set_aside(user: int, key: str, stars: float, moment: int) -> None:
+    def add_waiting(user: int, key: str, stars: float, moment: int) -> None:
         waiting.append({"op": "rating", "user": names[user], "item": key, "rating": stars, "time": moment})
 
     for user, given in changed.items():
         for key, (stars, moment) in given.items():
             row = item_rows.get(key, -1)
             if row < 0 or not is_present[row]:
-                set_aside(user, key, float(stars), int(moment))
+                add_waiting(user, key, float(stars), int(moment))
             else:
                 entries.append((user, int(place[row]), float(stars), int(moment)))
     for at in np.flatnonzero(fitted & ~is_present[seen.items]).tolist():
-        set_aside(int(owners[at]), keys[seen.items[at]], float(seen.stars[at]), int(seen.times[at]))
+        add_waiting(int(owners[at]), keys[seen.items[at]], float(seen.stars[at]), int(seen.times[at]))
     fitted &= is_present[seen.items]
     new = np.array(entries, np.float64).reshape(-1, 4)
     ratings = Ratings(

@@ -28,7 +28,7 @@ _UNIT_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 @dataclass(frozen=True)
 class RefitRules:
-    """When to refit: every so many seconds if anything changed, or after so many changes (0: never)."""
+    """When to refit: after `every_s` seconds if anything changed, or after `after` changes (0: never)."""
 
     every_s: float = 0.0
     after: int = 0

@@ -184,8 +184,8 @@ class CpuEngine:
         if read < 0:
             offsets, candidates = ranking.list_all_rows(len(queries), self.count, options.allowed)
         else:
-            found = rows >= 0
-            offsets, candidates = np.concatenate([[0], np.cumsum(found.sum(1))]).astype(np.int64), rows[found]
+            is_result = rows >= 0
+            offsets, candidates = np.concatenate([[0], np.cumsum(is_result.sum(1))]).astype(np.int64), rows[is_result]
         exact = ranking.rescore_candidates(self._finest, queries, offsets, candidates, squared)
         return ranking.rank_candidates(offsets, candidates, exact, options.k, squared, options.ids)
 

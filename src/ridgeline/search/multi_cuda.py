@@ -221,7 +221,7 @@ class Recording:
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph, stream=self._stream, capture_error_mode="thread_local"):
             self._result = engine._launch(self._parts, offsets, count, None)
-        self._kept = engine.codes, engine.offsets, engine.grid, offsets  # the graph reads them
+        self._inputs = engine.codes, engine.offsets, engine.grid, offsets  # the graph reads them
         self._host_result = torch.empty(self._result.shape, dtype=torch.float64, pin_memory=True)
 
     def __call__(self, parts: Floats) -> Doubles:

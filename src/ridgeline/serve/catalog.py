@@ -18,7 +18,7 @@ Kind = TypeVar("Kind", bound=ServedModel)
 class Settings:
     """The options of a server that concern its models.
 
-    batch_invariant  the same bits for a text whoever else asks, where the device can promise it
+    batch_invariant  the same bits for a text in every batch, where the device can promise it
     """
 
     device: str = "auto"

@@ -145,14 +145,14 @@ class Connection(asyncio.BufferedProtocol):
 
 def _pack(messages: list[tuple[Any, ...]]) -> list[Any]:
     """Return the parts of a packet."""
-    found: list[pickle.PickleBuffer] = []
-    content = pickle.dumps(messages, protocol=5, buffer_callback=found.append)
+    buffers: list[pickle.PickleBuffer] = []
+    content = pickle.dumps(messages, protocol=5, buffer_callback=buffers.append)
     parts: list[Any] = [content]
     sizes = [len(content)]
-    for buffer in found:
+    for buffer in buffers:
         parts += [bytes(-sizes[-1] % _ALIGN), buffer.raw()]
         sizes.append(parts[-1].nbytes)
-    lengths = np.array([0, len(found), *sizes], np.int64)
+    lengths = np.array([0, len(buffers), *sizes], np.int64)
     # The lengths are padded, too: the pickle, and so each buffer, begins at a multiple of 16 bytes.
     pad = bytes(-8 * len(sizes) % _ALIGN)
     lengths[0] = (

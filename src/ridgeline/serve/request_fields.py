@@ -87,7 +87,7 @@ def get_integer(body: dict[str, Any], name: str, default: int | None, low: int, 
 
 
 def get_texts(body: dict[str, Any], name: str) -> list[str]:
-    """Return a string or a list of strings as a list; none is empty."""
+    """Return a string or a list of strings as a list; refuse empty strings."""
     value = body[name]
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):

@@ -44,7 +44,7 @@ def serve(
     host, port        the address; port 0 takes a free one. An address other than loopback requires a token.
     token             clients send it as "Authorization: Bearer TOKEN"
     max_batch_tokens  tokens of a batch (default: 4,096 on a CPU, 65,536 on a GPU)
-    batch_invariant   the same bits for a text whoever else asks, where the device can promise it
+    batch_invariant   the same bits for a text in every batch, where the device can promise it
     max_queue         requests without an answer, for one model; more get 429
     device            auto, cpu, cuda or cuda:N; several with commas, or cuda:all, have an engine each: a process with
                       models of its own. A GPU that is named several times has several engines.

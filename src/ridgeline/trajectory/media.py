@@ -359,7 +359,7 @@ class _Worker:
                     self._end()
                     break
                 self._take(*item)
-        except BaseException as error:  # handed to the thread that reads
+        except BaseException as error:  # raised in the thread that reads
             self._error = error
         finally:
             if self._writer is not None and (self._error is not None or self._stopped.is_set()):

@@ -85,8 +85,8 @@ def _log_camera(rerun: Any, recording: Any, camera: Camera) -> int:
             raise
         except Exception:  # noqa: S112 (damaged data; each decoder has its own errors)
             continue
-        for shown, value in decoded:
-            stamp = camera.times[shown]
+        for frame, value in decoded:
+            stamp = camera.times[frame]
             is_date = camera.times.dtype == np.int64 and camera.times[0] > 10**17
             seconds = stamp / 1e9 if camera.times.dtype == np.int64 else float(stamp)
             recording.set_time(

@@ -105,9 +105,8 @@ def make_protocol(most: int | None, head_s: float, app: App) -> type[H11Protocol
 
     class LimitedProtocol(H11Protocol):
         unread_bytes = 0  # of the last answer, when it was last looked at
-        is_kept_alive = (
-            False  # between an answer and the next request; uvicorn closes such a connection after timeout_keep_alive
-        )
+        # between an answer and the next request; uvicorn closes such a connection after timeout_keep_alive
+        is_waiting = False
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
@@ -140,8 +139,8 @@ def make_protocol(most: int | None, head_s: float, app: App) -> type[H11Protocol
 
         def _ask_library(self, data: bytes) -> None:
             """Let the HTTP library read bytes, of any request."""
-            if self.is_kept_alive:
-                self.is_kept_alive = False
+            if self.is_waiting:
+                self.is_waiting = False
                 self._set_idle()  # the head of the next request begins
             super().data_received(data)
             if self.cycle is not None and not self.cycle.response_complete:
@@ -161,9 +160,9 @@ def make_protocol(most: int | None, head_s: float, app: App) -> type[H11Protocol
                 return
             self.plain = request
             self._unset_keepalive_if_required()
-            if self.is_kept_alive and not request.is_complete:
+            if self.is_waiting and not request.is_complete:
                 self._set_idle()  # the body has `head_s` seconds, too; then the HTTP library waits for it
-            self.is_kept_alive = False
+            self.is_waiting = False
             self._count_body()
 
         def _count_body(self) -> None:
@@ -228,7 +227,7 @@ def make_protocol(most: int | None, head_s: float, app: App) -> type[H11Protocol
         def on_response_complete(self) -> None:
             super().on_response_complete()
             if not self.transport.is_closing() and (self.cycle is None or self.cycle.response_complete):
-                self.is_kept_alive = True
+                self.is_waiting = True
                 self._set_idle()
 
         def connection_lost(self, exc: Exception | None) -> None:
@@ -257,7 +256,7 @@ def make_protocol(most: int | None, head_s: float, app: App) -> type[H11Protocol
                 return
             unread = self.transport.get_write_buffer_size()
             is_read = unread > 0 and self.unread_bytes - unread >= min(READ_BYTES, self.unread_bytes)
-            if is_read or (self.is_kept_alive and not unread):
+            if is_read or (self.is_waiting and not unread):
                 self._set_idle()
             else:
                 self._drop()

@@ -87,9 +87,9 @@ def build_torch_groups(vectors: Vectors, device: str) -> Peer:
         scores[:, count:] = float("-inf")
         grouped = scores.view(len(queries), -1, GROUP)
         groups = grouped.amax(2).topk(min(MORE_GROUPS * k, padded // GROUP), dim=1).indices
-        near = grouped.gather(1, groups[:, :, None].expand(-1, -1, GROUP)).flatten(1)
+        candidates = grouped.gather(1, groups[:, :, None].expand(-1, -1, GROUP)).flatten(1)
         rows = (groups[:, :, None] * GROUP + torch.arange(GROUP, device=device)).flatten(1)
-        best = near.topk(min(4 * k, near.shape[1]), dim=1)
+        best = candidates.topk(min(4 * k, candidates.shape[1]), dim=1)
         rows = rows.gather(1, best.indices)
         exact = torch.einsum("qd,qcd->qc", queries.float(), stored[rows.clamp(max=count - 1)].float())
         exact = exact.masked_fill(best.values == float("-inf"), float("-inf"))

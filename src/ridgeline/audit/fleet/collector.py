@@ -103,7 +103,7 @@ class Collector:
         }
         self._pending: list[tuple[ReceivedBatch, Callable[[], None], asyncio.Future[None]]] = []
         self._greeting: dict[asyncio.StreamWriter, None] = {}  # connections that have not proved a key yet
-        self._clock = time.time() - time.monotonic()  # so that a jump of our own clock is nobody else's
+        self._clock = time.time() - time.monotonic()  # a jump of our own clock must not change it
         self.port = 0  # the port in use, once it listens
         self.taken = 0  # entries since the start
 

@@ -4,7 +4,7 @@
       log/checkpoint, log/tile/…, log/blob/…, log/witness/…    the log at its newest signed size
       private/ledger.json, private/published                   its public key
       private/positions.json                                   how far each source was read; not of a running writer
-      private/key, private/subjects/…                          with keys: whoever has the file can sign and read
+      private/key, private/subjects/…                          with keys: they let the owner of the file sign and read
 
 The file is compressed, so its checksum covers every byte. A backup may be made while the log is written.
 """
@@ -154,7 +154,7 @@ def _list_files(
         yield f"log/{name}", data
     yield "private/ledger.json", (json.dumps({"key": str(verifier)}, indent=1) + "\n").encode()
     yield "private/published", note
-    if paths.personal.exists():  # whoever continues the log must encrypt what is personal
+    if paths.personal.exists():  # the next writer of the log must encrypt what is personal
         yield "private/personal.json", paths.personal.read_bytes()
     if positions:
         yield "private/positions.json", paths.positions.read_bytes()

@@ -156,7 +156,7 @@ class Personal:
         return value
 
     def digest(self, data: bytes) -> str:
-        """Return a digest that may stand in the log: guesses cannot be tested without the secret of this machine."""
+        """Return a digest that the log may hold: guesses cannot be tested without the secret of this machine."""
         if not self.policy:
             return hashlib.sha256(data).hexdigest()[:32]
         return hmac.new(self.keys.secret(), data, hashlib.sha256).hexdigest()[:32]

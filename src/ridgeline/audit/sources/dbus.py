@@ -8,7 +8,7 @@ tells the executable and the systemd unit. A sender that has left before the ans
 name of its connection. One whose process has ended has its uid only.
 
 A change of properties is a change of state: its event has the properties after it, and before it where an earlier
-message or a snapshot told them. A snapshot asks a service for all its objects (ObjectManager) when the watcher
+message or a snapshot held them. A snapshot asks a service for all its objects (ObjectManager) when the watcher
 connects, and again when the service gets another owner; there is an event for each object that is new, different or
 gone.
 """
@@ -78,7 +78,7 @@ class DBus:
         self._waiting = asyncio.Event()
         self._stopped = self._lost = False
         self._asking: MessageBus | None = None  # a monitor cannot call
-        self._senders: dict[str, asyncio.Task[dict[str, Any]]] = {}  # who they are, by connection
+        self._senders: dict[str, asyncio.Task[dict[str, Any]]] = {}  # their users and processes, by connection
         self._properties = _Properties()
         self._managers = [_parse_manager(words) for words in objects]
         self._snapshots: dict[tuple[str, str], dict[str, Any]] = {}  # of each manager: path → interface → properties
@@ -260,7 +260,7 @@ class DBus:
         return {"uid": uid, **process} if uid is not None else {}
 
     async def _name_senders(self, events: list[Event]) -> None:
-        """Add to events who their senders are; the actor is the user."""
+        """Add the sender of each event; the actor is its user."""
         for event in events:
             task = self._senders.get(event["actor"] or "")
             if task is None:
@@ -322,7 +322,7 @@ class _Properties:
         return {}
 
     def remember(self, owner: str, path: str, interfaces: dict[str, dict[str, Any]]) -> None:
-        """Take what a snapshot told about an object; changes are signalled by the connection that owns the service."""
+        """Store the properties of an object from a snapshot; the connection that owns the service signals changes."""
         for interface, properties in interfaces.items():
             self._known[owner, path, interface] = dict(properties)
         while len(self._known) > self._most:

@@ -216,10 +216,10 @@ class Syslog:
         reading = asyncio.current_task()
         assert reading is not None  # noqa: S101
         self._readers.add(reading)
-        began = False  # a message
+        is_inside = False  # a message
         try:
             while first := await reader.read(1):
-                began = True
+                is_inside = True
                 if first.isdigit():
                     length = int(first + (await reader.readuntil(b" ")))
                     if length > LONGEST:
@@ -233,11 +233,11 @@ class Syslog:
                     self._space.clear()
                     await self._space.wait()
                 self.take(message)
-                began = False
+                is_inside = False
                 self._forget_connection(writer)
                 self._known[writer] = None  # the last to be closed
         except (OSError, EOFError, ValueError, asyncio.LimitOverrunError):  # cut off, or longer than any message
-            if began:  # a connection that ends between two messages, even by a reset, takes none with it
+            if is_inside:  # a connection that ends between two messages, even by a reset, takes none with it
                 self._dropped += 1
                 self._more.set()
         finally:

@@ -126,6 +126,6 @@ def _find_pairs(groups: Groups) -> Iterator[tuple[Ints, Ints]]:
     distance = 1
     while distance < max(map(len, groups)):
         pairs = [(group[k - distance], group[k]) for group in groups for k in range(distance, len(group), 2 * distance)]
-        near, far = np.array(pairs, np.int64).reshape(-1, 2).T
-        yield near, far
+        nearer, farther = np.array(pairs, np.int64).reshape(-1, 2).T
+        yield nearer, farther
         distance *= 2

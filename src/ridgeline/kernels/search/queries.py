@@ -124,8 +124,8 @@ def _prepare_queries_kernel(
         largest = tl.max(tl.abs(q), 0)
         bits = largest.to(tl.int32, bitcast=True) & 0x7F800000
         power = tl.where(bits > 0, bits.to(tl.float32, bitcast=True), 1.0)
-        near = (q / power).to(rounded.dtype.element_ty)
-        difference = q - near.to(tl.float32) * power
+        rounded_query = (q / power).to(rounded.dtype.element_ty)
+        difference = q - rounded_query.to(tl.float32) * power
         length = tl.sqrt(tl.sum(q * q, 0))
         score_error = tl.sqrt(tl.sum(difference * difference, 0))
         if FULL:
@@ -134,7 +134,7 @@ def _prepare_queries_kernel(
         score_error = (score_error * 1.0001 + SLACK * length) * longest_norm
         if L2:
             score_error = 2 * score_error + longest_norm * longest_norm * 2.4e-7
-        tl.store(rounded + query * DEPTH + d, near, mask=inside)
+        tl.store(rounded + query * DEPTH + d, rounded_query, mask=inside)
         tl.store(size + query, power)
         tl.store(error + query, score_error)
 

@@ -151,7 +151,7 @@ def compute_ranks(exact, number, valid, C: tl.constexpr):
     do_not_specialize=[
         "count",
         "k",
-        "wanted",
+        "candidate_count",
         "width",
         "scores_by",
         "query_stride",
@@ -161,7 +161,7 @@ def compute_ranks(exact, number, valid, C: tl.constexpr):
 )
 def _rescore_candidates_kernel(
     queries, rows, scores, tiles, starts, ends, ids, step, middle, places, bound, error, certified, done, scratch,
-    exact_scores, exact_ids, values, numbers, count, k, wanted, width, scores_by, query_stride, row_stride,
+    exact_scores, exact_ids, values, numbers, count, k, candidate_count, width, scores_by, query_stride, row_stride,
     score_stride, start_stride, DEPTH: tl.constexpr, TILE: tl.constexpr, CAPACITY: tl.constexpr, ROWS: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr, L2: tl.constexpr,
 ):  # fmt: skip
@@ -193,24 +193,24 @@ def _rescore_candidates_kernel(
     if scores_by == 2:
         at = tile[:, None] * TILE + local[None, :]
     score = tl.load(scores + at, mask=is_tile[:, None] & (row < end[:, None]), other=float("-inf"))
-    # The maxima of groups are scores of different rows, so the best `wanted` rows reach the last one of as many.
+    # The maxima of groups are scores of different rows, so the candidates reach the last one of as many maxima.
     group_maxima = tl.max(tl.reshape(score, [CAPACITY // 2 * TILE // GROUP, GROUP]), 1)
-    least = find_nth_of_many(group_maxima, tl.minimum(wanted, CAPACITY // 2))
+    least = find_nth_of_many(group_maxima, tl.minimum(candidate_count, CAPACITY // 2))
     flat_score = tl.reshape(score, [CAPACITY // 2 * TILE])
     keys = pack_keys(flat_score, tl.reshape(row, [CAPACITY // 2 * TILE]))
     keep = (flat_score >= least) & (flat_score > float("-inf"))
     selected = append_selected(scratch, 0, keys, keep, CAPACITY)
-    if selected > CAPACITY:  # fewer tiles than `wanted`, or many good rows in a tile
-        low = raise_threshold(tl.where(keep, keys, EMPTY_KEY), wanted, CAPACITY)
+    if selected > CAPACITY:  # fewer tiles than `candidate_count`, or many good rows in a tile
+        low = raise_threshold(tl.where(keep, keys, EMPTY_KEY), candidate_count, CAPACITY)
         tl.debug_barrier()
         selected = append_selected(scratch, 0, keys, keys >= low, CAPACITY)
     tl.debug_barrier()
     for begin in range(0, selected, ROWS):
         slot = begin + tl.arange(0, ROWS)
         key = tl.load(scratch + slot, mask=slot < selected, other=EMPTY_KEY)
-        near = unpack_position(key)
-        valid = near >= 0
-        safe_row = tl.where(valid, near, 0)
+        position = unpack_position(key)
+        valid = position >= 0
+        safe_row = tl.where(valid, position, 0)
         exact = unpack_score(key).to(tl.float64)
         if rows is not None:
             exact = compute_exact_scores(

@@ -37,7 +37,7 @@ from ridgeline.kernels.search.scan import (
 from ridgeline.kernels.search.top_k import select_tiles
 
 EXTRA_CANDIDATES = 4  # beyond k, at least
-EXTRA_SHARE = 16  # over lists: one more candidate for so many results
+EXTRA_SHARE = 16  # over lists: one more candidate for this many results
 MIN_CANDIDATES = 16
 MAX_SCORES = 1 << 26  # float32 scores in memory at a time
 

@@ -57,9 +57,9 @@ def select_tiles(
     return picked_tiles, bound
 
 
-@triton.jit(do_not_specialize=["tiles", "wanted", "maxima_stride"])
+@triton.jit(do_not_specialize=["tiles", "candidate_count", "maxima_stride"])
 def _select_tiles_kernel(
-    maxima, picked_tiles, bound, done, scratch, counts, tiles, wanted, maxima_stride, CAPACITY: tl.constexpr,
+    maxima, picked_tiles, bound, done, scratch, counts, tiles, candidate_count, maxima_stride, CAPACITY: tl.constexpr,
     STEP: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     query = tl.program_id(0).to(tl.int64)
@@ -67,14 +67,14 @@ def _select_tiles_kernel(
         if tl.load(done + query) != 0:
             return
     maxima += query * maxima_stride
-    picked_tiles += query * wanted
+    picked_tiles += query * candidate_count
     scratch += query * CAPACITY
     bucket_maxima = tl.full([CAPACITY], float("-inf"), tl.float32)
     for begin in range(0, tiles, STEP):
         spread = begin + tl.arange(0, STEP // CAPACITY)[:, None] * CAPACITY + tl.arange(0, CAPACITY)[None, :]
         values = tl.load(maxima + spread, mask=spread < tiles, other=float("-inf"))
         bucket_maxima = tl.maximum(bucket_maxima, tl.max(values, 0))
-    least = find_nth_of_many(bucket_maxima, wanted)
+    least = find_nth_of_many(bucket_maxima, candidate_count)
     # Few scores reach it: each takes its slot from a counter, so that no step waits for all threads.
     for begin in range(0, tiles, STEP):
         position = begin + tl.arange(0, STEP)
@@ -85,7 +85,7 @@ def _select_tiles_kernel(
     tl.debug_barrier()
     count = tl.load(counts + query, cache_modifier=".cg")
     if count > CAPACITY:  # many are equal, or those of a bucket are similar
-        low = raise_threshold_in_memory(maxima, tiles, least, wanted, CAPACITY, STEP)
+        low = raise_threshold_in_memory(maxima, tiles, least, candidate_count, CAPACITY, STEP)
         tl.debug_barrier()
         count = 0
         for begin in range(0, tiles, STEP):
@@ -101,8 +101,8 @@ def _select_tiles_kernel(
         other = tl.load(scratch + other_slot, mask=other_slot < count, other=EMPTY_KEY)
         rank += tl.sum(tl.where(other[None, :] > key[:, None], 1.0, 0.0), 1)
     place = tl.where(slot < count, rank.to(tl.int32), slot)
-    tl.store(picked_tiles + place, unpack_position(key), mask=place < wanted)
-    tl.store(bound + query, tl.max(tl.where(place == wanted - 1, unpack_score(key), float("-inf")), 0))
+    tl.store(picked_tiles + place, unpack_position(key), mask=place < candidate_count)
+    tl.store(bound + query, tl.max(tl.where(place == candidate_count - 1, unpack_score(key), float("-inf")), 0))
 
 
 @triton.jit

@@ -57,7 +57,7 @@ class Row:
         name = self.result.contender
         return (
             not self.ours
-            and not (self.record.own and name.startswith((f"{OURS}@", f"{OURS} ")))
+            and not (self.record.is_ours and name.startswith((f"{OURS}@", f"{OURS} ")))
             and name not in self.record.controls
         )
 
@@ -201,7 +201,7 @@ def list_failures(records: list[Record]) -> list[str]:
         f"{record.workload} {record.label}: {row.assessment.validity}, {row.assessment.advice}"
         for record in records
         for row in analyse_record(record)
-        if row.assessment.validity in bad and (not record.own or row.result.contender.partition("@")[0] == OURS)
+        if row.assessment.validity in bad and (not record.is_ours or row.result.contender.partition("@")[0] == OURS)
     ]
 
 

@@ -188,7 +188,7 @@ def repeat_execution(
     """Continue a race with fresh processes, for `rounds` rounds or for as long as their preparation took (None).
 
     With the same time for preparation and rounds, no other length would give more than twice the information per
-    second, whether processes or rounds vary more. `budget_s`: at least so many seconds of rounds.
+    second, whether processes or rounds vary more. `budget_s`: at least this many seconds of rounds.
     """
     racing = [lane for lane in race.lanes if lane.racing]
     counts = [(lane.samples_per_turn, lane.calls_per_sample) for lane in racing]

@@ -39,7 +39,7 @@ def is_pytest_file(path: str) -> bool:
 class PytestSuite:
     """The tests of a file that use the fixture `benchmark`."""
 
-    needs_ceilings = False  # nobody has counted the work of these tests
+    needs_ceilings = False  # the work of these tests is unknown
 
     def __init__(self, file: Path) -> None:
         if find_spec("pytest") is None:
@@ -73,7 +73,7 @@ class PytestSuite:
         return Steps(paused_test.function, lambda: None, close=paused_test.release)
 
     def check(self, case: Case, result: Any) -> Check:
-        """Say who has checked: the test itself."""
+        """Note that the test itself has checked."""
         return Check(ok=True, note="the test passed")
 
 

@@ -87,8 +87,8 @@ class Record:
         return OURS if OURS in names or not names else names[0]
 
     @property
-    def own(self) -> bool:
-        """Whether ridgeline itself was measured; else the contenders are those of a user, and none is ours."""
+    def is_ours(self) -> bool:
+        """Whether ridgeline itself was measured; else all contenders are those of a user."""
         return self.reference == OURS and "reference" not in self.plan
 
     @property

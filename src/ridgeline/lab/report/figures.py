@@ -188,7 +188,7 @@ def draw_peers(analysed: AnalysedRecords) -> Markup | None:
 
 def name_reference(record: Record) -> str:
     """Return what the others are compared with, in words: ours, or the first contender of a user's race."""
-    return "ours" if record.own else record.reference
+    return "ours" if record.is_ours else record.reference
 
 
 def _choose_scale(chart_bars: Sequence[Bar]) -> Literal["linear", "log"]:

@@ -350,7 +350,7 @@ def _build_overview(chapter: Chapter, number: int, parts: Sequence[_Part]) -> di
         "name": lambda path: figures.format_path(path, paths),
         "overhead_us": _median_overhead_us(chapter.records),
         "rounds": sum(r.race["rounds"] for r in chapter.records),
-        "libraries": {k: v for r in chapter.records if r.own for k, v in r.code["libraries"].items()},
+        "libraries": {k: v for r in chapter.records if r.is_ours for k, v in r.code["libraries"].items()},
     }
 
 

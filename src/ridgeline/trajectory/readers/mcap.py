@@ -56,8 +56,8 @@ def read(path: Path, topics: Sequence[str] | None = None, options: ReadOptions |
             chosen_topics = choose_topics(dict.fromkeys(c.topic for c in summary.channels.values()), topics, path)
             if calibration is not None:
                 extra = _find_calibration_topics(summary, calibration)
-        wanted = None if chosen_topics is None else chosen_topics | extra
-        for schema, channel, message in _messages(mcap.reader, file, summary, wanted, options, path):
+        read_topics = None if chosen_topics is None else chosen_topics | extra
+        for schema, channel, message in _messages(mcap.reader, file, summary, read_topics, options, path):
             if channel.id not in decoders:
                 decoders[channel.id], why = _find_decoder(channel.message_encoding, schema)
                 if why:

@@ -60,8 +60,8 @@ def read(path: Path, topics: Sequence[str] | None = None, options: ReadOptions |
             c for c in bag.connections if calibration is not None and calibration.wants(c.topic, c.msgtype)
         ]
         extra = {c.topic for c in calibration_topics} - chosen_topics
-        wanted = chosen_topics | extra
-        for connection, logged, raw in bag.messages([c for c in bag.connections if c.topic in wanted]):
+        read_topics = chosen_topics | extra
+        for connection, logged, raw in bag.messages([c for c in bag.connections if c.topic in read_topics]):
             if connection.msgtype in undefined_types:
                 continue
             if calibration is not None and connection in calibration_topics:
