@@ -357,16 +357,16 @@ def resample(
     settings = json.loads(json.dumps(settings))
     with Target(call["out"]) as target:
         chunks = make_chunks(files, _merge_spans(spans, chunk_episodes), settings)
-        state = check_job(target, settings, chunks, incremental=False)
-        job = state.job if state else begin_job(target, "resample", settings, chunks, call, 1)
-        done = state.parts if state else {}
+        former = check_job(target, settings, chunks, incremental=False)
+        job = former.job if former else begin_job(target, "resample", settings, chunks, call, 1)
+        done = former.parts if former else {}
         rows_done = sum(part.rows for part in done.values())
         totals = Totals(Meter(rows_done, rows_done, 0))
         lost: dict[str, int] = {}
-        if state is not None and state.complete:
+        if former is not None and former.complete:
             lost = read_summary(target.storage).get("lost_frames", {})
             target.remove_unlisted(done, keep_parts=format != "lerobot")
-        if state is None or not state.complete:
+        if former is None or not former.complete:
             target.restore()
             factory = ResampleFactory(recordings, target.url, format, conversion)
             counts = {chunk.number: chunk.rows for chunk in chunks}
