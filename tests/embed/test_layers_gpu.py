@@ -124,3 +124,19 @@ def test_a_text_has_the_same_bits_in_any_batch_on_a_gpu(name: str, dtype: str, t
         np.testing.assert_array_equal(loaded.encode(texts[::-1], batch_tokens=500)[::-1], together)
         np.testing.assert_array_equal(loaded.encode(texts, output=("dense", "tokens"))["dense"], together)
         np.testing.assert_array_equal(loaded.encode_tokens(loaded.tokenize(texts * 40))[-len(texts) :], together)
+
+
+def test_the_library_multiplies_most_rows_at_once_where_the_bits_agree(tmp_path, monkeypatch):
+    config = Embedder(tiny.make(tmp_path / "tiny"), device="cpu").config
+    layers = {t: GpuLayers(config, torch.device(DEVICE), t, True) for t in (torch.float16, torch.float32)}
+    refused: set[int] = set()
+    monkeypatch.setattr(GpuLayers, "_library_agrees", lambda _self, _weight, _bias, size: size not in refused)
+
+    def sizes(dtype, rows):
+        return layers[dtype]._choose_library_sizes(None, None, rows)
+
+    assert sizes(torch.float16, 131_066) == [122_880]
+    assert sizes(torch.float16, 8_191) == []
+    assert sizes(torch.float32, 131_066) == [122_880, 4_096, 2_048, 1_024]
+    refused |= {122_880, 32_768}
+    assert sizes(torch.float16, 131_066) == [65_536, 16_384, 8_192]

@@ -42,11 +42,9 @@ _KINDS = {"gelu": "gelu", "relu": "relu", "silu": "silu"}  # all others are gelu
 _POOLINGS = ("mean", "max", "cls")  # of the kernel
 _SHORT_KINDS = {"gelu": "gelu_16"}  # accurate enough for results of 16 bits
 # Rows that the library multiplies at a time in a batch-invariant product; with few rows it sums in other orders.
-LIBRARY_SIZES = {
-    torch.float16: (65_536, 32_768, 16_384, 8_192),
-    torch.bfloat16: (65_536, 32_768, 16_384, 8_192),
-    torch.float32: (65_536, 32_768, 16_384, 8_192, 4_096, 2_048, 1_024),
-}
+LIBRARY_STEP = 8_192
+LIBRARY_SIZES = (65_536, 32_768, 16_384, LIBRARY_STEP)  # where it does not agree for a larger multiple of the step
+SMALL_LIBRARY_SIZES = (4_096, 2_048, 1_024)  # float32 only: other types have tensor cores in our kernel
 MAX_PRODUCTS = 1 << 29  # values of the products with distances that are held at a time: 1 GiB of 16 bits
 
 
@@ -119,8 +117,14 @@ class GpuLayers(Layers):
         """x [T, depth] · weight [width, depth]ᵀ + bias. Every product of the layers is computed here."""
         if not self.batch_invariant:
             return F.linear(x, weight, bias)
-        sizes = [size for size in LIBRARY_SIZES[self.dtype] if size <= len(x)]
-        return linear_by_library(x, weight, bias, [size for size in sizes if self._library_agrees(weight, bias, size)])
+        return linear_by_library(x, weight, bias, self._choose_library_sizes(weight, bias, len(x)))
+
+    def _choose_library_sizes(self, weight: Any, bias: Any, rows: int) -> list[int]:
+        """The numbers of rows to give to the library: most of them at once, because each call costs time to launch."""
+        most = rows // LIBRARY_STEP * LIBRARY_STEP
+        large = (most,) if most and self._library_agrees(weight, bias, most) else LIBRARY_SIZES
+        sizes = (*large, *SMALL_LIBRARY_SIZES) if self.dtype == torch.float32 else large
+        return [size for size in sizes if size <= rows and self._library_agrees(weight, bias, size)]
 
     def _library_agrees(self, weight: Any, bias: Any, size: int) -> bool:
         """Whether the library has the bits of our own kernel for `size` rows, under the settings of torch."""

@@ -88,7 +88,7 @@ def library_agrees(weight: torch.Tensor, bias: torch.Tensor | None, tokens: int)
     Then its sums have the same order, and the library, which is faster, can compute exactly this many rows at a time.
     """
     random = torch.Generator(weight.device).manual_seed(0)
-    x = torch.randn(tokens, weight.shape[1], generator=random, device=weight.device).to(weight.dtype)
+    x = torch.randn(tokens, weight.shape[1], generator=random, device=weight.device, dtype=weight.dtype)
     out = torch.empty((tokens, len(weight)), dtype=x.dtype, device=x.device)
     _multiply_by_library(x, weight, bias, out)
     return bool(torch.equal(out, linear(x, weight, bias)))
