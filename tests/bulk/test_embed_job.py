@@ -8,15 +8,21 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as arrow
 import pyarrow.parquet as parquet
 import pytest
+from hypothesis import given
+from hypothesis import settings as options
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 from tests.bulk.sources_made import make_source, make_table, make_texts, read_parts, read_rows
 
 from ridgeline import Embedder, bulk
-from ridgeline.bulk.engines import Death, LocalEngine
+from ridgeline.bulk.embedding import _convert, _find_unfit
+from ridgeline.bulk.engines import Death, LocalEngine, spread_workers
 from ridgeline.errors import InputError, Locked
 from ridgeline.store import lock
 
@@ -329,3 +335,40 @@ def test_a_driver_killed_twenty_times_loses_and_doubles_nothing(tmp_path, settin
     bulk.embed(source, out, **settings)
     assert read_rows(out) == rows
     assert read_parts(out) == read_parts(tmp_path / "whole")
+
+
+def test_stored_vectors_have_no_statistics_and_titles_have(tmp_path, settings, inline):
+    make_source(tmp_path / "in", ROWS)
+    bulk.embed(tmp_path / "in", tmp_path / "out", **settings)
+    [first, *_] = sorted((tmp_path / "out").glob("part-*.parquet"))
+    group = parquet.ParquetFile(first).metadata.row_group(0)
+    columns = {(c := group.column(k)).path_in_schema.partition(".")[0]: c for k in range(group.num_columns)}
+    assert columns["vector"].statistics is None
+    assert columns["id"].statistics.min is not None
+
+
+@given(arrays(np.float32, (5, 3), elements=st.floats(width=32)))
+@options(deadline=None)
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
+def test_vectors_are_converted_and_refused_as_numpy_would(vectors):
+    half = vectors.astype(np.float16)
+    finite, fits = np.isfinite(vectors).all(1), (np.abs(vectors) <= 65504).all(1)
+    unfit = _find_unfit(vectors, "float16")
+    assert sorted(unfit) == np.flatnonzero(~(finite & fits)).tolist()
+    assert {row for row, reason in unfit.items() if "not finite" in reason} == set(np.flatnonzero(~finite))
+    assert sorted(_find_unfit(vectors, "float32")) == np.flatnonzero(~finite).tolist()
+    converted = _convert(vectors, "float16")
+    np.testing.assert_array_equal(converted, half)
+    np.testing.assert_array_equal(np.signbit(converted)[~np.isnan(half)], np.signbit(half)[~np.isnan(half)])
+
+
+@pytest.mark.parametrize(
+    ("devices", "cores", "count"),
+    [(["cuda:0"], 2, 2), (["cuda:0"], 16, 5), (["cuda:0", "cuda:1"], 16, 4), (["cuda:0"], 96, 6)],
+)
+def test_the_cores_of_a_gpu_decide_how_many_workers_it_has(devices, cores, count, monkeypatch):
+    cpus = [SimpleNamespace(usable=number < cores, node=0) for number in range(cores + 3)]
+    monkeypatch.setattr("ridgeline.bulk.engines.topology", lambda: SimpleNamespace(cpus=cpus))
+    workers = spread_workers(devices, None)
+    assert (len(workers), workers.count(devices[-1])) == (count, count // len(devices))
+    assert spread_workers(devices, 3)[:2] == (devices * 2)[:2]

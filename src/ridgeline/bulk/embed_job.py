@@ -58,7 +58,7 @@ def embed(
     format         "parquet", "delta" or "lance"
     engine         "local": processes of this machine; "ray": actors of a Ray cluster
     address        of the Ray cluster: "auto" or "host:port"; None starts one on this machine
-    workers        processes or actors (default: two for each GPU, one for each NUMA node of a CPU)
+    workers        processes or actors (default: two to six for each GPU, one for each NUMA node of a CPU)
     chunk_rows     rows of a chunk, the most that a stopped worker loses; a part has so many rows
     chunk_timeout  seconds for one chunk, after which its worker ends and its rows are tried apart (default: no limit)
     incremental    update a finished target: only new and changed rows are computed, removed rows disappear

@@ -76,10 +76,12 @@ class EmbedWorker(RowWorker):
         import pyarrow as arrow
 
         vectors, bad = _encode_good(self._embedder.encode, values.to_pylist(), self._embedder.dim)
-        finite = np.isfinite(vectors).all(axis=1)
-        good = np.delete(np.arange(len(values)), [index for index, _ in bad])
-        bad += [(int(row), "its vector is not finite") for row in good[~finite]]
-        flat = arrow.array(np.ascontiguousarray(vectors[finite], self._settings.vectors).reshape(-1))
+        reasons = _find_unfit(vectors, self._settings.vectors)
+        if reasons:
+            good = np.delete(np.arange(len(values)), [index for index, _ in bad])
+            bad += [(int(good[row]), reason) for row, reason in reasons.items()]
+            vectors = np.delete(vectors, list(reasons), axis=0)
+        flat = arrow.array(_convert(vectors, self._settings.vectors).reshape(-1))
         column = arrow.FixedSizeListArray.from_arrays(flat, self._embedder.dim)
         return Computed(arrow.table({VECTOR: column}), sorted(bad))
 
@@ -108,6 +110,33 @@ def hash_model(name: str) -> str:
     files = sorted(file for file in folder.rglob("*") if file.is_file() and "__pycache__" not in file.parts)
     state = [(str(file.relative_to(folder)), hash_file(file)) for file in files]
     return hashlib.sha256(repr(state).encode()).hexdigest()[:16]
+
+
+def _convert(vectors: NDArray[np.float32], dtype: str) -> NDArray[Any]:
+    """Return the vectors in the type that they are stored in, by torch: NumPy converts to float16 one by one."""
+    if dtype == "float32":
+        return np.ascontiguousarray(vectors)
+    import torch
+
+    converted: NDArray[Any] = torch.from_numpy(np.ascontiguousarray(vectors)).to(getattr(torch, dtype)).numpy()
+    return converted
+
+
+def _find_unfit(vectors: NDArray[np.float32], dtype: str) -> dict[int, str]:
+    """Return why vectors cannot be stored, by row.
+
+    A small sum of squares excuses a row in one pass over the memory; only the others are looked at number by number.
+    """
+    largest = float(np.finfo(dtype).max)
+    with np.errstate(invalid="ignore", over="ignore"):
+        doubtful = np.flatnonzero(~(np.einsum("ij,ij->i", vectors, vectors) < min(largest, 1e30) ** 2))
+    reasons = {}
+    for row in doubtful.tolist():
+        if not np.isfinite(vectors[row]).all():
+            reasons[row] = "its vector is not finite"
+        elif np.abs(vectors[row]).max() > largest:
+            reasons[row] = f"its vector has numbers that {dtype} cannot hold; choose --vectors float32"
+    return reasons
 
 
 def _encode_good(

@@ -17,7 +17,8 @@ from ridgeline.errors import ChunkError, InputError
 from ridgeline.machine import parse_devices, resolve_device, topology
 from ridgeline.pipeline import pool
 
-WORKERS_PER_GPU = 2  # one reads and writes while the other computes
+CORES_PER_WORKER = 3  # of a GPU: its workers read, hash and write while one of them computes
+MIN_WORKERS, MAX_WORKERS = 2, 6  # for each GPU
 TRIES = 2  # workers that a chunk may end
 
 Factory = Callable[[str], Callable[[Any], Any]]
@@ -90,11 +91,12 @@ def choose_devices(text: str) -> list[str]:
 
 
 def spread_workers(devices: list[str], workers: int | None) -> list[str]:
-    """Return the device of each worker: by default two for each GPU, one for each NUMA node of a CPU."""
+    """Return the device of each worker: by default two to six for each GPU, one for each NUMA node of a CPU."""
     if workers is not None and workers < 1:
         raise InputError(f"--workers is {workers}; give 1 or more.")
     if devices == ["cpu"]:
         nodes = {cpu.node for cpu in topology().cpus if cpu.usable}
         return ["cpu"] * (workers or len(nodes))
-    count = workers or WORKERS_PER_GPU * len(devices)
+    cores = sum(cpu.usable for cpu in topology().cpus) // len(devices)
+    count = workers or len(devices) * min(MAX_WORKERS, max(MIN_WORKERS, cores // CORES_PER_WORKER))
     return [devices[number % len(devices)] for number in range(count)]
