@@ -191,6 +191,13 @@ def test_bad_options_are_one_sentence(tmp_path, settings, inline, more, message)
     assert not (tmp_path / "out").exists()
 
 
+def test_a_source_without_rows_leaves_no_target(tmp_path, settings, inline):
+    parquet.write_table(make_table([], []), tmp_path / "in.parquet")
+    with pytest.raises(InputError, match=r"the source has no rows: '.*in\.parquet' is empty"):
+        bulk.embed(tmp_path / "in.parquet", tmp_path / "out", **settings)
+    assert not (tmp_path / "out").exists()
+
+
 def test_vectors_can_be_stored_in_float16(tmp_path, settings, inline):
     make_source(tmp_path / "in", ROWS)
     bulk.embed(tmp_path / "in", tmp_path / "out", vectors="float16", **settings)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import json
 import re
 from pathlib import Path
 
+import pyarrow as arrow
 import pyarrow.parquet as parquet
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.bulk.sources_made import make_source, make_table, make_texts
 
+from ridgeline.bulk import sources
 from ridgeline.bulk.increment import RowHasher, index_rows
 from ridgeline.bulk.rows import RowReader
 from ridgeline.bulk.sources import find_files, open_table, plan_spans
@@ -50,6 +53,78 @@ def test_csv_cells_with_quotes_and_line_ends_are_read_as_they_were_written(tmp_p
         writer.writerows([["id", "title"], *([i, text] for i, text in enumerate(texts))])
     found = [t for chunk in read_all(path, chunk_rows) for t in chunk.rows["title"].to_pylist()]
     assert found == texts
+
+
+@given(st.lists(st.text(st.sampled_from('ab",\n\t é'), max_size=12), max_size=20), st.integers(1, 8), st.integers(1, 9))
+def test_chunks_of_any_csv_file_have_the_records_of_the_module_csv(tmp_path_factory, pieces, chunk_rows, block):
+    path = tmp_path_factory.mktemp("csv") / "in.csv"
+    text = "title,n\n" + "".join(f"{piece},{i}\n" for i, piece in enumerate(pieces))
+    path.write_text(text, encoding="utf-8")
+    *expected, last = csv.reader(io.StringIO(f"{text}END", newline="\n"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sources, "BLOCK_BYTES", block)
+        if last != ["END"]:  # the text ends inside quotes
+            with pytest.raises(InputError, match="never closed"):
+                read_all(path, chunk_rows, key=None)
+            return
+        chunks = read_all(path, chunk_rows, key=None)
+    good = [row[0] for row in expected[1:] if len(row) == 2]
+    assert [t for chunk in chunks for t in chunk.rows["title"].to_pylist()] == good
+    assert sum(len(chunk.rejects) for chunk in chunks) == sum(len(row) not in (0, 2) for row in expected[1:])
+
+
+def test_a_quote_that_is_never_closed_is_named_and_swallows_no_rows(tmp_path):
+    (tmp_path / "a.tsv").write_text('id\ttitle\n1\t"Giliap\n2\tJaws\n')
+    with pytest.raises(InputError, match=r"a\.tsv' has a quote at byte 11 that is never closed"):
+        read_all(tmp_path, 10)
+
+
+def test_a_later_number_that_would_come_back_as_another_text_is_a_reject(tmp_path):
+    lines = ["id,title,year,rating", *(f"{i},t,{i},{i}.5" for i in range(1000))]
+    lines += ["1000,t,007,1.5", "1001,t,1_0,1.5", "1002,t, 5,1.5", "1003,t,1,007.5", "1004,t,1,1_0", "1005,t,+8,nan"]
+    (tmp_path / "a.csv").write_text("\n".join(lines))
+    [chunk] = read_all(tmp_path, 2000)
+    assert [(reject.row, reject.reason) for reject in chunk.rejects] == [
+        (1000, "'year' is \"007\", no int64"),
+        (1001, "'year' is \"1_0\", no int64"),
+        (1002, "'year' is \" 5\", no int64"),
+        (1003, "'rating' is \"007.5\", no double"),
+        (1004, "'rating' is \"1_0\", no double"),
+    ]
+    assert chunk.rows["year"].to_pylist()[-1] == 8
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("a.csv", b"id,title\r1,a\r2,b\r", "a.csv' has no header that can be read"),
+        ("a.csv", b"id,title,title\n1,a,b\n", "a.csv' has two columns 'title'"),
+        ("a.csv", "id,title\n1,a\n".encode("utf-16"), "a.csv' is UTF-16; convert it"),
+        ("a.jsonl", b'{\n "id": 1\n}\n', "a.jsonl' has no JSON object in its first lines"),
+    ],
+)
+def test_a_text_file_that_cannot_be_a_table_is_named(tmp_path, name, data, message):
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(InputError, match=re.escape(message)):
+        read_all(tmp_path, 10)
+
+
+def test_categories_of_texts_are_texts_and_two_columns_of_one_name_are_refused(tmp_path):
+    titles = arrow.array(["x", "y", "x"]).dictionary_encode()
+    parquet.write_table(arrow.table({"id": [1, 2, 3], "title": titles}), tmp_path / "a.parquet")
+    [chunk] = read_all(tmp_path / "a.parquet", 10)
+    assert chunk.rows["title"].to_pylist() == ["x", "y", "x"]
+    twice = arrow.Table.from_arrays([arrow.array([1])] * 3, names=["id", "title", "title"])
+    parquet.write_table(twice, tmp_path / "b.parquet")
+    with pytest.raises(InputError, match=r"b\.parquet' has two columns 'title'"):
+        read_all(tmp_path / "b.parquet", 10)
+
+
+@pytest.mark.parametrize(("source", "out"), [("in", "in/out"), ("in", "in"), ("in/**/*.parquet", "in")])
+def test_a_target_inside_its_source_is_refused(tmp_path, source, out):
+    parquet.write_table(make_table([1], ["x"]), tmp_path.joinpath("in").mkdir() or tmp_path / "in/a.parquet")
+    with pytest.raises(InputError, match="both in the source and in the target"):
+        find_files([tmp_path / source], str(tmp_path / out))
 
 
 @given(st.lists(st.one_of(st.text(max_size=8), st.integers(), st.none(), st.floats(allow_nan=False)), max_size=15))

@@ -128,6 +128,8 @@ def make_chunks(
         ]
         key = hashlib.sha256(f"{base}{places!r}".encode()).hexdigest()[:16]
         chunks.append(Chunk(number, group, key))
+    if not chunks:
+        raise InputError(f"the source has no rows: '{files[0].label}' is empty, and so is every other file.")
     return chunks
 
 

@@ -18,7 +18,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.bulk.sources import DEFAULT_COLUMN, SourceFile, Span, Table, get_delimiter, open_file, open_lance
+from ridgeline.bulk.sources import (
+    DEFAULT_COLUMN,
+    FLOAT,
+    SourceFile,
+    Span,
+    Table,
+    get_delimiter,
+    open_file,
+    open_lance,
+)
 from ridgeline.bulk.storage import open_storage
 from ridgeline.errors import StoreError
 
@@ -104,11 +113,12 @@ class RowReader:
                     parts.append(self._read_group(source, group, names, low - first, high - low))
                 first += count
         except (OSError, arrow.ArrowInvalid) as error:
-            raise StoreError(f"{file.label} cannot be read: {error}; the file is damaged or was changed.") from error
+            reason = " ".join(str(error).split()).rstrip(".")
+            raise StoreError(f"{file.label} cannot be read: {reason}; the file is damaged or was changed.") from error
         rows = arrow.Table.from_batches([batch for part in parts for batch in part.to_batches()], parts[0].schema)
         if len(rows) != span.rows:
             raise StoreError(f"{file.label} has other rows than when the job was planned; run the command again.")
-        return _fit(rows, self._table.schema), np.arange(span.first, span.first + span.rows), []
+        return self._fit(file, rows), np.arange(span.first, span.first + span.rows), []
 
     def _read_group(self, source: Any, group: int, names: list[str], first: int, rows: int) -> Any:
         """Return some rows of a row group; a large group is read in batches, not whole."""
@@ -128,7 +138,22 @@ class RowReader:
         dataset = open_lance(file.url, int(file.version))
         fragment = dataset.get_fragment(file.fragment)
         rows = fragment.to_table(columns=self._table.schema.names, offset=span.first, limit=span.rows)
-        return _fit(rows, self._table.schema), np.arange(span.first, span.first + span.rows), []
+        return self._fit(file, rows), np.arange(span.first, span.first + span.rows), []
+
+    def _fit(self, file: SourceFile, rows: Any) -> Any:
+        """Return the columns of the table in its types; raises StoreError if a value would change."""
+        import pyarrow as arrow
+
+        columns = []
+        for field in self._table.schema:
+            try:
+                columns.append(rows[field.name].cast(field.type))
+            except arrow.ArrowInvalid as error:
+                raise StoreError(
+                    f"{file.label} has a value in '{field.name}' that the target cannot hold as {field.type}: "
+                    f"{' '.join(str(error).split())}; convert the column, or choose another --format."
+                ) from error
+        return arrow.table(columns, schema=self._table.schema)
 
     def _read_text(self, file: SourceFile, span: Span) -> tuple[Any, NDArray[np.int64], list[Reject]]:
         data = self._read_bytes(file, span)
@@ -196,7 +221,7 @@ class RowReader:
         text = data.decode("utf-8", errors="surrogateescape")
         with open_file(file) as stream:
             first_line = stream.readline().decode("utf-8", errors="replace")
-        table = csv.reader(io.StringIO(text, newline=""), delimiter=get_delimiter(file, first_line))
+        table = csv.reader(io.StringIO(text, newline="\n"), delimiter=get_delimiter(file, first_line))
         row = span.first - 1
         while True:
             row += 1
@@ -263,7 +288,7 @@ def _make_array(cells: list[Any], kind: Any, is_text: bool, is_csv: bool) -> Any
             raise TypeError("no text")
         return arrow.array([c if isinstance(c, str) or c is None else json.dumps(c) for c in cells], kind)
     if is_csv and (arrow.types.is_integer(kind) or arrow.types.is_floating(kind)):
-        convert = int if arrow.types.is_integer(kind) else float
+        convert = _parse_integer if arrow.types.is_integer(kind) else _parse_float
         return arrow.array([None if cell is None else convert(cell) for cell in cells], kind)
     if is_csv:
         return arrow.array(cells, arrow.string()).cast(kind)
@@ -272,8 +297,18 @@ def _make_array(cells: list[Any], kind: Any, is_text: bool, is_csv: bool) -> Any
     return arrow.array(cells, kind)
 
 
-def _fit(rows: Any, schema: Any) -> Any:
-    return rows.select(schema.names).cast(schema).replace_schema_metadata(None)
+def _parse_integer(cell: str) -> int:
+    """Return the number of a cell; 007 and 1_0, which int() takes, would come back as other texts."""
+    number = int(cell)
+    if str(number) != cell.removeprefix("+"):
+        raise ValueError(cell)
+    return number
+
+
+def _parse_float(cell: str) -> float:
+    if not FLOAT.fullmatch(cell) and cell.lower().lstrip("+-") not in ("nan", "inf", "infinity"):
+        raise ValueError(cell)
+    return float(cell)
 
 
 def _to_arrow(mask: NDArray[np.bool_]) -> Any:

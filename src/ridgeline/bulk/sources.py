@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ridgeline.bulk.storage import FileState, is_url, make_absolute, open_storage
 from ridgeline.errors import InputError, MissingExtra, unknown
@@ -35,6 +36,7 @@ HIDDEN = "_ridgeline"  # the folder of a job in its target
 SAMPLE_ROWS = 1_000  # of a text file, to find the types of its columns
 SAMPLE_BYTES = 4 << 20
 BLOCK_BYTES = 8 << 20
+LINE_END, QUOTE = 10, 34
 MAX_CHUNK_BYTES = 64 << 20  # of text in one chunk
 READERS = 16  # files whose ends are read at once
 SUFFIXES = {
@@ -47,7 +49,7 @@ SUFFIXES = {
 }
 _ORDER = ("null", "bool", "int64", "double", "string")  # a column has the last kind that one of its values needs
 _INTEGER = re.compile(r"[+-]?(0|[1-9]\d{0,17})")
-_FLOAT = re.compile(r"[+-]?((0|[1-9]\d{0,14})(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
+FLOAT = re.compile(r"[+-]?((0|[1-9]\d{0,14})(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -100,19 +102,26 @@ def require_arrow() -> None:
         raise MissingExtra("a bulk job", "parquet") from None
 
 
-def find_files(sources: Sequence[str | os.PathLike[str]]) -> tuple[SourceFile, ...]:
-    """Return the files of all sources, in their order, each folder sorted by name."""
+def find_files(sources: Sequence[str | os.PathLike[str]], target: str | None = None) -> tuple[SourceFile, ...]:
+    """Return the files of all sources, in their order, each folder sorted by name; `target` must lie outside."""
     if not sources:
         raise InputError("a bulk job needs a source; give files, folders, globs or URLs.")
-    files = [file for source in sources for file in _expand(make_absolute(source))]
+    inner = None if target is None else make_absolute(target).rstrip("/")
+    files = [file for source in sources for file in _expand(make_absolute(source), inner)]
+    if inner is not None and (own := [file for file in files if file.url.startswith(f"{inner}/")]):
+        raise _refuse_nested(inner, own[0].url)
     if not files:
         raise InputError(f"there is no file to read in '{sources[0]}'; give {', '.join(SUFFIXES)} files.")
     return tuple(files)
 
 
-def _expand(source: str) -> list[SourceFile]:
+def _refuse_nested(target: str, source: str) -> InputError:
+    return InputError(f"'{source}' is both in the source and in the target '{target}'; choose a target outside.")
+
+
+def _expand(source: str, target: str | None) -> list[SourceFile]:
     if any(letter in source for letter in "*?[") and not Path(source).exists():
-        matches = _expand_glob(source)
+        matches = _expand_glob(source, target)
         if not matches:
             raise InputError(f"no file matches '{source}'; check the pattern.")
         return matches
@@ -133,6 +142,8 @@ def _expand(source: str) -> list[SourceFile]:
         return _list_lance(source)
     if any(file.name == f"{HIDDEN}/manifest.json" for file in names):  # the target of another job
         names = [file for file in names if file.name.startswith("part-") and "/" not in file.name]
+    elif target is not None and target.startswith(f"{source.rstrip('/')}/"):  # a second run would read it
+        raise _refuse_nested(target, target)
     matches = []
     for file in names:
         hidden = any(part.startswith((".", "_")) for part in file.name.split("/"))
@@ -143,12 +154,12 @@ def _expand(source: str) -> list[SourceFile]:
     return matches
 
 
-def _expand_glob(pattern: str) -> list[SourceFile]:
+def _expand_glob(pattern: str, target: str | None) -> list[SourceFile]:
     if not is_url(pattern):
         matches = []
         for path in sorted(glob.glob(pattern, recursive=True)):
             if Path(path).is_dir():
-                matches += _expand(path)
+                matches += _expand(path, target)
             else:
                 stat = Path(path).stat()
                 matches.append(_make_file(path, Path(path).name, stat.st_size, str(stat.st_mtime_ns)))
@@ -326,11 +337,9 @@ def _check_type(file: SourceFile, column: str, kind: Any, wants: str) -> None:
 def _read_schema(file: SourceFile) -> tuple[dict[str, Any], bool, list[str]]:
     """Return name → type (of text files: one of `_ORDER`), whether the types are given, and the header of a .csv."""
     if file.kind == "parquet":
-        schema = read_footer(file).schema.to_arrow_schema()
-        return dict(zip(schema.names, schema.types, strict=True)), True, []
+        return _get_types(file, read_footer(file).schema.to_arrow_schema()), True, []
     if file.kind == "lance":
-        schema = open_lance(file.url).schema
-        return dict(zip(schema.names, schema.types, strict=True)), True, []
+        return _get_types(file, open_lance(file.url).schema), True, []
     if file.kind == "txt":
         return {DEFAULT_COLUMN: "string"}, False, []
     kinds: dict[str, str] = {}
@@ -342,15 +351,44 @@ def _read_schema(file: SourceFile) -> tuple[dict[str, Any], bool, list[str]]:
                 row = json.loads(line)
                 for name, value in row.items() if isinstance(row, dict) else ():
                     kinds[name] = max(kinds.get(name, "null"), _find_json_kind(value), key=_ORDER.index)
+        if not kinds:
+            raise InputError(f"'{file.label}' has no JSON object in its first lines; give one object on each line.")
         return kinds, False, []
     table = csv.reader(lines, delimiter=get_delimiter(file, lines[0] if lines else ""))
-    header = next(table, [])
+    try:
+        header = next(table, [])
+    except csv.Error as error:
+        raise InputError(f"'{file.label}' has no header that can be read: {error}; end its lines with \\n.") from None
+    _refuse_twice(file, header)
     counts = dict.fromkeys(header, "null")
-    for row in table:
+    while True:
+        try:
+            row = next(table, None)
+        except csv.Error:  # a reject later
+            continue
+        if row is None:
+            return dict(counts), False, header
         for name, cell in zip(header, row, strict=False):
             if cell:
                 counts[name] = max(counts[name], _find_text_kind(cell), key=_ORDER.index)
-    return dict(counts), False, header
+
+
+def _get_types(file: SourceFile, schema: Any) -> dict[str, Any]:
+    """Return name → type; categories and views of texts count as texts."""
+    from pyarrow import string, types
+
+    _refuse_twice(file, schema.names)
+    kinds = dict(zip(schema.names, schema.types, strict=True))
+    for name, kind in kinds.items():
+        kind = kind.value_type if types.is_dictionary(kind) else kind
+        kinds[name] = string() if types.is_string_view(kind) else kind
+    return kinds
+
+
+def _refuse_twice(file: SourceFile, names: Sequence[str]) -> None:
+    twice = [name for number, name in enumerate(names) if name in names[:number]]
+    if twice:
+        raise InputError(f"'{file.label}' has two columns '{twice[0]}'; rename one.")
 
 
 def _sample_lines(file: SourceFile, stream: Any) -> list[str]:
@@ -358,11 +396,13 @@ def _sample_lines(file: SourceFile, stream: Any) -> list[str]:
     data = stream.read(SAMPLE_BYTES)
     end = data.rfind(b"\n")
     data = data[: end + 1] if end >= 0 and len(data) == SAMPLE_BYTES else data
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise InputError(f"'{file.label}' is UTF-16; convert it to UTF-8 (iconv -f UTF-16 -t UTF-8).")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
         text = data.decode("utf-8-sig", errors="replace")
-    return list(islice(io.StringIO(text, newline=""), SAMPLE_ROWS))
+    return list(islice(io.StringIO(text, newline="\n"), SAMPLE_ROWS))
 
 
 def get_delimiter(file: SourceFile, header: str) -> str:
@@ -375,7 +415,7 @@ def get_delimiter(file: SourceFile, header: str) -> str:
 def _find_text_kind(value: str) -> str:
     if _INTEGER.fullmatch(value):
         return "int64"
-    return "double" if _FLOAT.fullmatch(value) else "string"
+    return "double" if FLOAT.fullmatch(value) else "string"
 
 
 def _find_json_kind(value: Any) -> str:
@@ -405,7 +445,7 @@ def read_footer(file: SourceFile) -> Any:
         try:
             return parquet.ParquetFile(stream).metadata
         except (OSError, arrow.ArrowInvalid) as error:
-            raise InputError(f"'{file.label}' is no Parquet file: {error}.") from error
+            raise InputError(f"'{file.label}' is no Parquet file: {str(error).rstrip('.')}; replace it.") from error
 
 
 def plan_spans(table: Table, chunk_rows: int) -> Iterator[tuple[Span, ...]]:
@@ -464,21 +504,60 @@ class _Lines:
 
 def find_line_ends(file: SourceFile, quotes: bool) -> Iterator[int]:
     """Yield the offset after each line of a text file; the last line may lack its end."""
-    base, last, open_quote = 0, 0, 0
+    base = last = 0
     with open_file(file) as stream:
+        cells = _QuotedCells(get_delimiter(file, stream.readline().decode("utf-8", "replace"))) if quotes else None
+        stream.seek(0)
         while block := stream.read(BLOCK_BYTES):
-            data = np.frombuffer(block, np.uint8)
-            ends = np.flatnonzero(data == 10)
-            if quotes:
-                marks = np.cumsum(data == 34) + open_quote
-                open_quote = int(marks[-1]) % 2
-                ends = ends[marks[ends] % 2 == 0]
+            ends = np.flatnonzero(np.frombuffer(block, np.uint8) == LINE_END)
+            if cells is not None:
+                ends = ends[~cells.is_inside(block, ends)]
             for end in (ends + (base + 1)).tolist():
                 last = end
                 yield end
             base += len(block)
+    if cells is not None and cells.open_since is not None:
+        raise InputError(
+            f"'{file.label}' has a quote at byte {cells.open_since} that is never closed; close it, or double it."
+        )
     if last < base:
         yield base
+
+
+class _QuotedCells:
+    """Follows the quotes of a .csv file as the module csv does: a quote inside a bare cell is a letter."""
+
+    def __init__(self, delimiter: str) -> None:
+        self._before = (ord(delimiter), LINE_END, ord("\r"))  # what a cell may follow
+        self._last = b"\n"  # the byte before the block
+        self._base = 0
+        self._closed = -1  # the offset of the last quote that closed a cell
+        self.open_since: int | None = None  # the offset of the quote that opened the cell
+
+    def is_inside(self, block: bytes, places: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return whether each place of the next block lies inside a quoted cell."""
+        was_open = self.open_since is not None
+        quotes = np.flatnonzero(np.frombuffer(block, np.uint8) == QUOTE)
+        turns = self._find_turns(block, quotes)
+        self._last, self._base = block[-1:], self._base + len(block)
+        inside: NDArray[np.bool_] = (np.searchsorted(turns, places) + was_open) % 2 == 1
+        return inside
+
+    def _find_turns(self, block: bytes, quotes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the quotes that open or close a cell; one that is doubled does both."""
+        turns = []
+        start = 3 if not self._base and block.startswith(b"\xef\xbb\xbf") else 0
+        data = self._last + block
+        for quote in quotes.tolist():
+            place = self._base + quote
+            if self.open_since is not None:
+                self.open_since, self._closed = None, place
+            elif data[quote] in self._before or self._closed == place - 1 or (start and quote == start):
+                self.open_since = place
+            else:
+                continue
+            turns.append(quote)
+        return np.array(turns, np.int64)
 
 
 def _map_files(files: Iterable[Item], function: Callable[[Item], Answer]) -> list[Answer]:
