@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import pyarrow as arrow
+import pyarrow.parquet as parquet
 import pytest
 from tests.bulk.sources_made import make_source, make_texts
 
 from ridgeline import bulk
+from ridgeline.bulk.sources import Table
+from ridgeline.bulk.tables import open_output
+from ridgeline.errors import InputError, StoreError
 
 ROWS = dict(enumerate(make_texts(44)))
 LATER = {i: text for i, text in ROWS.items() if i not in (7, 30)} | {12: "a new text", 90: "an added one"}
@@ -42,3 +47,46 @@ def test_a_table_resumes_and_an_increment_makes_one_version(tmp_path, settings, 
     assert read_table(kind, out, first)[1] == ROWS, "the old version is still there"
     assert bulk.embed(source, out, format=kind, incremental=True, **settings)["computed"] == 0
     assert read_table(kind, out)[0] == first + 1, "nothing changed, so there is no new version"
+
+
+def make_columns(kind, values):
+    return arrow.table({"id": [1, 2], "title": ["x", "y"], "value": arrow.array(values, kind)})
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (arrow.uint8(), [1, 255]),
+        (arrow.uint64(), [1, 2**63 - 1]),
+        (arrow.float16(), [0.5, None]),
+        (arrow.timestamp("ns"), [1_000, 2_000_000]),
+        (arrow.list_(arrow.uint8()), [[200], []]),
+        (arrow.struct([("a", arrow.uint16())]), [{"a": 65535}, None]),
+    ],
+)
+def test_a_delta_table_keeps_values_whose_types_it_lacks(tmp_path, settings, inline, kind, values):
+    deltalake = pytest.importorskip("deltalake")
+    rows = make_columns(kind, values)
+    parquet.write_table(rows, tmp_path / "in.parquet")
+    bulk.embed(tmp_path / "in.parquet", tmp_path / "out", format="delta", **settings)
+    found = deltalake.DeltaTable(str(tmp_path / "out")).to_pyarrow_table().sort_by("id")
+    assert found["value"].to_pylist() == rows["value"].to_pylist()
+    parquet.write_table(rows, tmp_path / "in.parquet", row_group_size=1)
+    again = bulk.embed(tmp_path / "in.parquet", tmp_path / "out", format="delta", incremental=True, **settings)
+    assert again["computed"] == 0, "the types of the table make no row a changed one"
+
+
+@pytest.mark.parametrize(("kind", "values"), [(arrow.uint64(), [1, 2**63]), (arrow.timestamp("ns"), [1, 2])])
+def test_a_value_that_a_delta_table_would_change_is_refused(tmp_path, settings, inline, kind, values):
+    pytest.importorskip("deltalake")
+    parquet.write_table(make_columns(kind, values), tmp_path / "in.parquet")
+    with pytest.raises(StoreError, match=r"in\.parquet has a value in 'value' that the target cannot hold"):
+        bulk.embed(tmp_path / "in.parquet", tmp_path / "out", format="delta", **settings)
+
+
+@pytest.mark.parametrize("kind", [arrow.time64("us"), arrow.duration("us"), arrow.decimal256(50, 2)])
+def test_a_type_that_no_delta_table_has_is_refused_before_anything_is_computed(tmp_path, kind):
+    pytest.importorskip("deltalake")
+    schema = arrow.schema([("title", arrow.string()), ("value", kind)])
+    with pytest.raises(InputError, match="the type of column 'value'; convert it, or choose parquet or lance"):
+        open_output("delta", str(tmp_path / "out"), Table((), "title", None, schema, ()))

@@ -13,7 +13,7 @@ from ridgeline.bulk.job import Execution, Report, add_code_version, make_chunks
 from ridgeline.bulk.row_job import RowJob, check_row_options
 from ridgeline.bulk.sources import HIDDEN, find_files, open_table, plan_spans, require_arrow
 from ridgeline.bulk.storage import list_sources, make_absolute
-from ridgeline.bulk.tables import open_table_target
+from ridgeline.bulk.tables import open_output
 from ridgeline.bulk.target import Target, refuse_second_driver
 from ridgeline.errors import InputError, unknown
 
@@ -83,7 +83,8 @@ def embed(
     devices = execution.check()
     require_arrow()
     refuse_second_driver(call["out"])
-    table = open_table(find_files(call["sources"]), column, key)
+    table = open_table(find_files(call["sources"], call["out"]), column, key)
+    output, table = open_output(format, call["out"], table)
     model_settings = EmbedSettings(
         model, hash_model(model), _name_dtype(dtype, devices[0]), max_tokens, prompt, truncate_dim, normalize, vectors
     )
@@ -100,9 +101,6 @@ def embed(
     )
     chunks = make_chunks(table.files, plan_spans(table, chunk_rows), settings)
     with Target(call["out"]) as target:
-        output = None if format == "parquet" else open_table_target(format, target.url, target.storage)
-        if output is not None:
-            output.check()
         factory = EmbedFactory(
             table, target.url, "" if output is None else f"{HIDDEN}/parts/", model_settings, engine == "ray"
         )

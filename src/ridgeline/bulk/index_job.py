@@ -244,7 +244,7 @@ def index(
     execution = Execution(engine, address, workers, chunk_timeout, max_rejects, device, price, report)
     devices = execution.check()
     refuse_second_driver(call["out"])
-    table = open_table(find_files(call["sources"]), column, key, "vectors", keep)
+    table = open_table(find_files(call["sources"], call["out"]), column, key, "vectors", keep)
     _check_key(table)
     spans = list(plan_spans(table, shard_rows))
     rows = sum(span.rows for group in spans for span in group)

@@ -18,7 +18,7 @@ from ridgeline.bulk.row_job import RowJob, check_row_options
 from ridgeline.bulk.row_worker import Computed, RowWorker
 from ridgeline.bulk.sources import HIDDEN, Table, find_files, open_table, plan_spans
 from ridgeline.bulk.storage import list_sources, make_absolute
-from ridgeline.bulk.tables import open_table_target
+from ridgeline.bulk.tables import open_output
 from ridgeline.bulk.target import Target, refuse_second_driver
 from ridgeline.errors import InputError
 
@@ -134,8 +134,9 @@ def recommend(
     execution.check()
     model_hash = hash_recommender(folder)
     refuse_second_driver(call["out"])
-    table = open_table(find_files(call["sources"]), column, None, "ids")
+    table = open_table(find_files(call["sources"], call["out"]), column, None, "ids")
     table = Table(table.files, table.column, table.column, table.schema, table.headers)  # users identify rows
+    output, table = open_output(format, call["out"], table)
     if taken := [name for name in ADDED if name in table.schema.names]:
         raise InputError(f"the source has a column '{taken[0]}', which the job writes; rename it first.")
     settings = add_code_version(
@@ -151,9 +152,6 @@ def recommend(
     )
     chunks = make_chunks(table.files, plan_spans(table, chunk_rows), settings)
     with Target(call["out"]) as target:
-        output = None if format == "parquet" else open_table_target(format, target.url, target.storage)
-        if output is not None:
-            output.check()
         parts = "" if output is None else f"{HIDDEN}/parts/"
         factory = RecommendFactory(table, target.url, parts, folder, model_hash, k, engine == "ray")
         return RowJob(target, table, chunks, settings, call, output, factory, execution).run(incremental, started)

@@ -7,9 +7,11 @@ so that a driver that was killed after the commit does not commit again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
-from ridgeline.bulk.storage import Storage
+from ridgeline.bulk.sources import Table
+from ridgeline.bulk.storage import Storage, open_storage
 from ridgeline.errors import InputError, MissingExtra, StoreError
 
 BATCH_ROWS = 16_384
@@ -22,6 +24,9 @@ class TableTarget(Protocol):
 
     def check(self) -> None:
         """Raise MissingExtra without the library."""
+
+    def choose_types(self, schema: Any) -> Any:
+        """Return the columns in types that the table holds; raises InputError for a column that has none."""
 
     def exists(self) -> bool: ...
 
@@ -41,9 +46,14 @@ class TableTarget(Protocol):
         """
 
 
-def open_table_target(kind: str, url: str, storage: Storage) -> TableTarget:
-    """Return the table of a target."""
-    return DeltaTarget(url, storage) if kind == "delta" else LanceTarget(url, storage)
+def open_output(kind: str, url: str, table: Table) -> tuple[TableTarget | None, Table]:
+    """Return the table of a target, None for Parquet, and the source with the types that it holds."""
+    if kind == "parquet":
+        return None, table
+    storage = open_storage(url)
+    output: TableTarget = DeltaTarget(url, storage) if kind == "delta" else LanceTarget(url, storage)
+    output.check()
+    return output, replace(table, schema=output.choose_types(table.schema))
 
 
 def _read_parts(storage: Storage, names: Iterable[str], schema: Any) -> Iterator[Any]:
@@ -73,6 +83,20 @@ class DeltaTarget:
             import deltalake as deltalake
         except ImportError:
             raise MissingExtra("writing a Delta table", "delta") from None
+
+    def choose_types(self, schema: Any) -> Any:
+        import pyarrow as arrow
+
+        fields = []
+        for field in schema:
+            kind = _find_delta_type(field.type)
+            if kind is None:
+                raise InputError(
+                    f"a Delta table has no {field.type}, the type of column '{field.name}'; convert it, or choose "
+                    "parquet or lance."
+                )
+            fields.append(arrow.field(field.name, kind))
+        return arrow.schema(fields)
 
     def exists(self) -> bool:
         import deltalake
@@ -157,8 +181,32 @@ def _mark_commit(job: str, mark: int) -> Any:
     return deltalake.CommitProperties(app_transactions=[deltalake.Transaction(f"ridgeline {job}", mark)])
 
 
+def _find_delta_type(kind: Any) -> Any:
+    """Return the type in which a Delta table holds all values of a type, None if there is none.
+
+    Numbers have signs, and time stamps are microseconds; a value that does not fit is an error when it is read.
+    """
+    import pyarrow as arrow
+    from pyarrow import types
+
+    signed = {"uint8": arrow.int16(), "uint16": arrow.int32(), "uint32": arrow.int64(), "uint64": arrow.int64()}
+    if types.is_struct(kind):
+        inner = [(field.name, _find_delta_type(field.type)) for field in kind]
+        return None if any(found is None for _, found in inner) else arrow.struct(inner)
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        value = _find_delta_type(kind.value_type)
+        return None if value is None else arrow.list_(value)
+    if types.is_float16(kind):
+        return arrow.float32()
+    if types.is_timestamp(kind):
+        return arrow.timestamp("us", None if kind.tz is None else "UTC")
+    if types.is_time(kind) or types.is_duration(kind) or types.is_decimal256(kind):
+        return None
+    return signed.get(str(kind), kind)
+
+
 def _make_delta_schema(schema: Any) -> Any:
-    """Delta has lists of any length only, and no unsigned numbers."""
+    """Delta has lists of any length only."""
     import pyarrow as arrow
 
     fields = []
@@ -179,6 +227,9 @@ class LanceTarget:
             import lance as lance
         except ImportError:
             raise MissingExtra("writing a Lance dataset", "lance") from None
+
+    def choose_types(self, schema: Any) -> Any:
+        return schema
 
     def exists(self) -> bool:
         return any(file.name.startswith("_versions/") for file in self._storage.list())
