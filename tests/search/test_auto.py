@@ -38,15 +38,16 @@ def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_spec_follows_from_the_number_of_rows() -> None:
-    assert [str(choose_spec(n, graph=True)) for n in (0, 9_999, 10_000, 1_000_000)] == ["Flat"] * 2 + ["HNSW32"] * 2
+    assert [str(choose_spec(n, graph=True)) for n in (0, 99_999, 100_000, 1_000_000)] == ["Flat"] * 2 + ["HNSW32"] * 2
     assert choose_spec(1_000_001, graph=True).lists == choose_spec(1_000_001).lists == 2048
     assert [str(choose_spec(n)) for n in (10_000, 200_000)] == ["Flat", "Flat"]
     assert choose_spec(200_001).lists == 1024
 
 
-def test_ten_thousand_rows_become_a_graph_and_fewer_do_not() -> None:
-    vectors = np.random.default_rng(0).standard_normal((10_000, 4)).astype(np.float32)
-    for count, spec in ((9_999, "Flat"), (10_000, "HNSW32")):
+@pytest.mark.usefixtures("few_rows")
+def test_enough_rows_become_a_graph_and_fewer_do_not() -> None:
+    vectors = np.random.default_rng(0).standard_normal((1_000, 4)).astype(np.float32)
+    for count, spec in ((999, "Flat"), (1_000, "HNSW32")):
         index = Index("Auto", metric="l2", device="cpu")
         index.add(vectors[:count])
         assert index.spec == spec
