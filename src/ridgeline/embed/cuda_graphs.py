@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from ridgeline.embed.encoder import Encoder
 from ridgeline.embed.inputs import MAX_RECORDED_TEXTS
 from ridgeline.embed.layers import Packed
 from ridgeline.embed.tokens import Tokens
+from ridgeline.kernels import get_recording_stream, record_graph, recording
 
 MIN_TOKENS = 16  # the smallest capacity; the others are powers of two
 TEXT_CAPACITIES = (1, 32, 512, MAX_RECORDED_TEXTS)  # capacities in texts
@@ -27,16 +27,6 @@ MAX_TOKENS = 16_384  # of one recording
 MAX_REPLAYED_TOKENS = 65_536  # with more, copies beside the computation save more than recordings
 
 Replay = Callable[[], None]
-# Held while a graph is recorded, and while one is released, whose pinned memory leaves an event in the same stream.
-recording = threading.RLock()
-
-
-@cache
-def _get_stream(device: Any) -> Any:
-    """The stream of all recordings. torch gives 32 streams in turn to all threads: work of another thread on the
-    stream of a recording would become a part of it. Streams with a priority are others.
-    """
-    return torch.cuda.Stream(device, priority=-1)
 
 
 def round_up_size(tokens: int) -> int:
@@ -128,16 +118,12 @@ class _Recording:
 
 def _record_graph(steps: Replay, device: Any, pool: Any) -> Replay:
     """Record the steps as a CUDA graph, after two runs that compile kernels and allocate memory."""
-    # Another thread may load a model meanwhile: memory that it takes from CUDA would end a recording of mode "global".
     with recording, torch.cuda.device(device):
-        stream = _get_stream(device)
+        stream = get_recording_stream(device)
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             steps()
             steps()
         torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
-            steps()
-    play: Replay = graph.replay
+        play: Replay = record_graph(steps, device, pool).replay
     return play

@@ -281,7 +281,7 @@ class Embedder:
     def close(self) -> None:
         """Release the weights and the threads; safe to call twice."""
         if self._replays is not None:
-            from ridgeline.embed.cuda_graphs import recording
+            from ridgeline.kernels import recording
 
             with recording:
                 self._replays = None

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ridgeline.kernels import LaunchSequence
+from ridgeline.kernels import LaunchSequence, record_graph
 from ridgeline.kernels.search import (
     MAX_CANDIDATES,
     MIN_CANDIDATES,
@@ -262,9 +262,11 @@ class GraphRecording:
         with torch.cuda.stream(stream):
             plan(self._queries)
         torch.cuda.current_stream().wait_stream(stream)
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+
+        def steps() -> None:
             self._result = plan(self._queries)
+
+        self._graph = record_graph(steps, self._queries.device)
         self._last = torch.cuda.current_stream()
         self._host: list[torch.Tensor] = []  # queries, scores and rows in pinned host memory
         self._host_graph: torch.cuda.CUDAGraph | None = None  # with the copies from and to them
@@ -293,13 +295,14 @@ class GraphRecording:
         """Record the search with the copies of queries and results: fewer launches than around it."""
         tensors = (self._queries, *self._result)
         self._host = [torch.empty(t.shape, dtype=t.dtype, pin_memory=True) for t in tensors]
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+
+        def steps() -> None:
             self._queries.copy_(self._host[0], non_blocking=True)
             self._host_result = self._plan(self._queries)  # the graph writes it
             self._host[1].copy_(self._host_result[0], non_blocking=True)
             self._host[2].copy_(self._host_result[1], non_blocking=True)
-        return graph
+
+        return record_graph(steps, self._queries.device)
 
     def __call__(self, queries: torch.Tensor) -> Result:
         with self._lock:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ridgeline.kernels import record_graph
 from ridgeline.kernels.search import MAX_CANDIDATES, MAXSIM_PART, score_documents, score_pairs, select_tiles
 from ridgeline.search.arrays import Array, Doubles, Flags, Floats, GrowableArray, Integers, wrap_rows
 from ridgeline.search.codecs import ByteCodec, Codec
@@ -218,9 +219,11 @@ class Recording:
         with torch.cuda.stream(self._stream):
             engine._launch(self._parts, offsets, count, None)
         self._stream.synchronize()
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph, stream=self._stream, capture_error_mode="thread_local"):
+
+        def steps() -> None:
             self._result = engine._launch(self._parts, offsets, count, None)
+
+        self._graph = record_graph(steps, self._parts.device)
         self._inputs = engine.codes, engine.offsets, engine.grid, offsets  # the graph reads them
         self._host_result = torch.empty(self._result.shape, dtype=torch.float64, pin_memory=True)
 
