@@ -115,6 +115,59 @@ def test_bad_options_are_one_sentence(tmp_path, inline, more, message):
     assert not (tmp_path / "out").exists()
 
 
+def write_log(path, values):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("time,x\n" + "".join(f"{i / 10},{value}\n" for i, value in enumerate(values)))
+
+
+@pytest.mark.parametrize(
+    ("source", "episodes"), [("logs/*.csv", 2), ("logs/*", 3), ("logs/**", 3), ("logs/**/c.csv", 1), ("logs", 3)]
+)
+@pytest.mark.parametrize("remote", [False, True])
+def test_globs_and_folders_give_each_recording_once(tmp_path, inline, monkeypatch, source, episodes, remote):
+    for number, name in enumerate(("a.csv", "b.csv", "deep/c.csv")):
+        write_log(tmp_path / "logs" / name, [number] * 5)
+    if remote:
+        pytest.importorskip("fsspec")
+    url = f"local://{tmp_path}" if remote else str(tmp_path)
+    if remote and source == "logs/*.csv":
+        episodes = 3  # in an object store * also matches /
+    answer = bulk.resample(f"{url}/{source}", tmp_path / "out", hz=10)
+    assert (answer["episodes"], answer["rejects"]) == (episodes, 0)
+    assert read_frames(tmp_path / "out").num_rows == 5 * episodes
+
+
+def test_a_recording_that_is_a_folder_is_one_in_an_object_store_too(tmp_path, inline):
+    pytest.importorskip("fsspec")
+    make_rlds(tmp_path / "oxe/robot/1.0.0", lengths=(3, 4))
+    write_log(tmp_path / "oxe/logs/a.csv", range(5))
+    lists = {name: bulk.resample(url, tmp_path / name, hz=10, fps=10, chunk_episodes=1)
+             for name, url in (("here", tmp_path / "oxe"), ("there", f"local://{tmp_path}/oxe"))}  # fmt: skip
+    assert lists["here"]["episodes"] == lists["there"]["episodes"] == 3
+    assert read_frames_of_all(tmp_path / "here") == read_frames_of_all(tmp_path / "there")
+
+
+def read_frames_of_all(target):
+    return [row for file in sorted(target.glob("part-*.parquet")) for row in parquet.read_table(file).to_pylist()]
+
+
+@pytest.mark.parametrize(("source", "out"), [("logs", "logs/out"), ("logs", "logs"), ("logs/*", "logs/out")])
+def test_a_target_among_the_recordings_is_refused(tmp_path, inline, source, out):
+    write_log(tmp_path / "logs/a.csv", range(5))
+    if source.endswith("*"):  # a glob matches the target when it is there
+        bulk.resample(tmp_path / source, tmp_path / out, hz=10)
+    with pytest.raises(InputError, match="overlap; choose a target outside"):
+        bulk.resample(tmp_path / source, tmp_path / out, hz=10)
+
+
+def test_a_source_that_changed_is_refused_with_a_cure_that_resample_has(tmp_path, inline):
+    write_log(tmp_path / "logs/a.csv", range(5))
+    bulk.resample(tmp_path / "logs", tmp_path / "out", hz=10)
+    write_log(tmp_path / "logs/b.csv", range(5))
+    with pytest.raises(InputError, match="changed since its job started; choose another target"):
+        bulk.resample(tmp_path / "logs", tmp_path / "out", hz=10)
+
+
 @settings(max_examples=30)
 @given(st.binary(max_size=300), st.sampled_from([0, 1, 63]))
 def test_the_checksum_equals_the_bitwise_one(data, extra):

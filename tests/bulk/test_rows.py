@@ -123,7 +123,7 @@ def test_categories_of_texts_are_texts_and_two_columns_of_one_name_are_refused(t
 @pytest.mark.parametrize(("source", "out"), [("in", "in/out"), ("in", "in"), ("in/**/*.parquet", "in")])
 def test_a_target_inside_its_source_is_refused(tmp_path, source, out):
     parquet.write_table(make_table([1], ["x"]), tmp_path.joinpath("in").mkdir() or tmp_path / "in/a.parquet")
-    with pytest.raises(InputError, match="both in the source and in the target"):
+    with pytest.raises(InputError, match="overlap; choose a target outside"):
         find_files([tmp_path / source], str(tmp_path / out))
 
 
@@ -157,6 +157,14 @@ def test_folders_globs_and_files_in_the_order_given(tmp_path):
     assert ids == [0, 1, 5, 6]
     ids = [i for c in read_all([Path(f"{tmp_path}/*/*.parquet")], 9) for i in c.rows["id"].to_pylist()]
     assert ids == [5, 6, 0, 1]
+
+
+@pytest.mark.parametrize("source", ["", "a.parquet", "*.parquet", "**/*.parquet"])
+def test_fsspec_reads_a_file_a_folder_and_a_glob(tmp_path, source):
+    pytest.importorskip("fsspec")
+    parquet.write_table(make_table([1, 2], ["x", "y"]), tmp_path / "a.parquet")
+    [chunk] = read_all([f"local://{tmp_path}/{source}"], 9)
+    assert chunk.rows["id"].to_pylist() == [1, 2]
 
 
 @pytest.mark.parametrize("source", ["none.parquet", "*.parquet", "s3://", "notes.md", "foo://bucket/x"])

@@ -154,10 +154,8 @@ def check_job(target: Target, settings: Mapping[str, Any], chunks: list[Chunk], 
             "run it with the settings of that job, or choose another target."
         )
     if state.job["plan"] != fingerprint(chunks) and not incremental:
-        raise InputError(
-            f"the source of '{target.url}' changed since its job started; update the target with --incremental, "
-            "or choose another one."
-        )
+        update = "" if settings["kind"] == "resample" else "update the target with --incremental, or "
+        raise InputError(f"the source of '{target.url}' changed since its job started; {update}choose another target.")
     return state
 
 

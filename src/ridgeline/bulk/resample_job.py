@@ -6,6 +6,7 @@ parts of a LeRobot target are joined at the end; see `lerobot_target`.
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import shutil
@@ -16,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -36,8 +37,16 @@ from ridgeline.bulk.lerobot_target import Episode, write_dataset, write_episodes
 from ridgeline.bulk.parts import Outcome, Task, find_place, write_part
 from ridgeline.bulk.progress import Meter
 from ridgeline.bulk.rows import Reject
-from ridgeline.bulk.sources import SourceFile, Span, require_arrow
-from ridgeline.bulk.storage import Storage, is_url, list_sources, make_absolute, open_storage
+from ridgeline.bulk.sources import (
+    SourceFile,
+    Span,
+    is_pattern,
+    matches_pattern,
+    open_fixed_part,
+    refuse_nested,
+    require_arrow,
+)
+from ridgeline.bulk.storage import FileState, Storage, is_url, list_sources, make_absolute, open_storage
 from ridgeline.bulk.target import Part, Target, read_summary, refuse_second_driver
 from ridgeline.errors import InputError, RidgelineError, StoreError, unknown
 
@@ -47,6 +56,7 @@ INDEX = ("episode_index", "frame_index", "timestamp", "task")
 THREADS = 16  # that read the columns of parts
 COPY_BYTES = 4 << 20
 RLDS_FILES = ("features.json", "dataset_info.json")
+FOLDER_MARKS = ("features.json", "meta/info.json", "metadata.yaml")  # of RLDS, LeRobot, and bags of ROS 2
 ONE_EPISODE = ("ulog", "mcap", "rosbag", "tum")  # formats with one episode for each file
 
 Source = str | os.PathLike[str]
@@ -350,6 +360,8 @@ def resample(
     if conversion.cameras and format != "lerobot":
         raise InputError(f"--camera writes videos, which {format} does not hold; give --format lerobot.")
     recordings, files = _find_recordings(call["sources"], chunk_episodes, conversion)
+    for source in (*call["sources"], *(recording.url for recording in recordings)):
+        refuse_nested(source, call["out"])
     spans = [(Span(number, r.first, r.episodes),) for number, r in enumerate(recordings)]
     settings = add_code_version(
         {"kind": "resample", "format": format, "chunk_episodes": chunk_episodes, "conversion": asdict(conversion)}
@@ -491,6 +503,8 @@ def _find_recordings(
         recordings.append(Recording(url, first, count))
         files.append(SourceFile(url, name, kind, size, version))
         first += count
+    if not recordings:
+        raise InputError(f"there is no recording in '{sources[0]}'; check the name.")
     return tuple(recordings), tuple(files)
 
 
@@ -511,6 +525,9 @@ def _walk(source: str) -> Iterator[tuple[str, int, str]]:
     from ridgeline.trajectory.readers import detect_format
 
     suffixes = tuple(suffix for _, known in READERS.values() for suffix in known)
+    if is_pattern(source):
+        yield from _walk_pattern(source, suffixes)
+        return
     storage = open_storage(source)
     if storage.local is None:
         files = storage.list()
@@ -520,13 +537,8 @@ def _walk(source: str) -> Iterator[tuple[str, int, str]]:
                 raise InputError(f"'{source}' is empty or not there; check the name.")
             yield source, state.size, state.version
             return
-        names = {file.name for file in files}
-        if "features.json" in names or "meta/info.json" in names:
-            yield source, sum(file.size for file in files), max(file.version for file in files)
-            return
-        for file in files:
-            if file.name.lower().endswith(suffixes):
-                yield storage.label(file.name), file.size, file.version
+        for name, size, version in _group_objects(files, suffixes):
+            yield storage.label(name), size, version
         return
     path = storage.local
     if not path.exists():
@@ -547,6 +559,49 @@ def _walk(source: str) -> Iterator[tuple[str, int, str]]:
                     yield item
     if not has_frames:
         raise InputError(f"there is no recording in '{source}'; give files of {', '.join(sorted(suffixes))}.")
+
+
+def _walk_pattern(pattern: str, suffixes: tuple[str, ...]) -> Iterator[tuple[str, int, str]]:
+    """Yield the recordings that a glob matches: files, and those of folders."""
+    walked: list[str] = []
+    if not is_url(pattern):
+        for path in sorted(match.rstrip("/") for match in glob.glob(pattern, recursive=True)):
+            if path.startswith(tuple(f"{folder}/" for folder in walked)):
+                continue  # "**" matches a folder and what is in it
+            recordings = list(_walk_quietly(path))
+            walked += [path] if recordings else []
+            yield from recordings
+    else:
+        storage, within = open_fixed_part(pattern)
+        for name, size, version in _group_objects(storage.list(), suffixes):
+            parents = [str(parent) for parent in PurePosixPath(name).parents][:-1]
+            if any(matches_pattern(place, within) for place in (name, *parents)):
+                walked.append(name)
+                yield storage.label(name), size, version
+    if not walked:
+        raise InputError(f"no recording matches '{pattern}'; check the pattern.")
+
+
+def _group_objects(files: Sequence[FileState], suffixes: tuple[str, ...]) -> list[tuple[str, int, str]]:
+    """Return (name, size, version) of each recording in an object store: a file, or a folder that its marker shows."""
+    roots = {file.name[: -len(mark)].rstrip("/") for file in files for mark in FOLDER_MARKS if _has_name(file, mark)}
+    groups: dict[str, list[FileState]] = {}
+    for file in files:
+        parents = [parent for parent in map(str, PurePosixPath(file.name).parents) if parent in roots]
+        if "" in roots:
+            groups.setdefault("", []).append(file)
+        elif parents:
+            groups.setdefault(parents[-1], []).append(file)
+        elif file.name.lower().endswith(suffixes):
+            groups[file.name] = [file]
+    return [
+        (name, sum(file.size for file in group), max(file.version for file in group)) for name, group in groups.items()
+    ]
+
+
+def _has_name(file: FileState, name: str) -> bool:
+    """Whether a file has this name, in whatever folder."""
+    return f"/{file.name}".endswith(f"/{name}")
 
 
 def _walk_quietly(source: str) -> Iterator[tuple[str, int, str]]:

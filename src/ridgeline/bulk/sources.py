@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.bulk.storage import FileState, is_url, make_absolute, open_storage
+from ridgeline.bulk.storage import FileState, Storage, is_url, make_absolute, open_storage
 from ridgeline.errors import InputError, MissingExtra, unknown
 
 DEFAULT_COLUMN = "text"
@@ -106,21 +106,36 @@ def find_files(sources: Sequence[str | os.PathLike[str]], target: str | None = N
     """Return the files of all sources, in their order, each folder sorted by name; `target` must lie outside."""
     if not sources:
         raise InputError("a bulk job needs a source; give files, folders, globs or URLs.")
-    inner = None if target is None else make_absolute(target).rstrip("/")
-    files = [file for source in sources for file in _expand(make_absolute(source), inner)]
-    if inner is not None and (own := [file for file in files if file.url.startswith(f"{inner}/")]):
-        raise _refuse_nested(inner, own[0].url)
+    files = [file for source in sources for file in _expand(make_absolute(source), target)]
+    if target is not None:
+        for file in files:
+            refuse_nested(file.url, target)
     if not files:
         raise InputError(f"there is no file to read in '{sources[0]}'; give {', '.join(SUFFIXES)} files.")
     return tuple(files)
 
 
-def _refuse_nested(target: str, source: str) -> InputError:
-    return InputError(f"'{source}' is both in the source and in the target '{target}'; choose a target outside.")
+def refuse_nested(source: str, target: str) -> None:
+    """Raise InputError if a source lies in the target or contains it: the next run would read what this one wrote."""
+    outer, inner = make_absolute(source).rstrip("/"), make_absolute(target).rstrip("/")
+    if f"{inner}/".startswith(f"{outer}/") or outer.startswith(f"{inner}/"):
+        raise InputError(f"source '{source}' and target '{target}' overlap; choose a target outside.")
+
+
+def is_pattern(source: str) -> bool:
+    """Whether a source is a glob."""
+    return any(letter in source for letter in "*?[") and not Path(source).exists()
+
+
+def open_fixed_part(pattern: str) -> tuple[Storage, str]:
+    """Return the storage above the first wildcard of a URL, and the rest of the pattern."""
+    scheme, _, rest = pattern.partition("://")
+    fixed = re.split(r"[*?\[]", rest, maxsplit=1)[0].rpartition("/")[0]
+    return open_storage(f"{scheme}://{fixed}"), rest[len(fixed) :].lstrip("/")
 
 
 def _expand(source: str, target: str | None) -> list[SourceFile]:
-    if any(letter in source for letter in "*?[") and not Path(source).exists():
+    if is_pattern(source):
         matches = _expand_glob(source, target)
         if not matches:
             raise InputError(f"no file matches '{source}'; check the pattern.")
@@ -142,8 +157,8 @@ def _expand(source: str, target: str | None) -> list[SourceFile]:
         return _list_lance(source)
     if any(file.name == f"{HIDDEN}/manifest.json" for file in names):  # the target of another job
         names = [file for file in names if file.name.startswith("part-") and "/" not in file.name]
-    elif target is not None and target.startswith(f"{source.rstrip('/')}/"):  # a second run would read it
-        raise _refuse_nested(target, target)
+    elif target is not None:
+        refuse_nested(source, target)
     matches = []
     for file in names:
         hidden = any(part.startswith((".", "_")) for part in file.name.split("/"))
@@ -164,14 +179,21 @@ def _expand_glob(pattern: str, target: str | None) -> list[SourceFile]:
                 stat = Path(path).stat()
                 matches.append(_make_file(path, Path(path).name, stat.st_size, str(stat.st_mtime_ns)))
         return matches
-    scheme, _, rest = pattern.partition("://")
-    fixed = re.split(r"[*?\[]", rest, maxsplit=1)[0].rpartition("/")[0]
-    storage = open_storage(f"{scheme}://{fixed}")
+    storage, within = open_fixed_part(pattern)
     return [
         _make_file(storage.label(file.name), file.name, file.size, file.version)
         for file in storage.list()
-        if fnmatch.fnmatchcase(f"{fixed}/{file.name}", rest) and _find_kind(file.name) is not None
+        if matches_pattern(file.name, within) and _find_kind(file.name) is not None
     ]
+
+
+def matches_pattern(name: str, pattern: str) -> bool:
+    """Whether a name in an object store matches a glob; * also matches slashes there.
+
+    >>> matches_pattern("a.csv", "**/*.csv"), matches_pattern("in/a.csv", "*.csv"), matches_pattern("a.csv", "in/*")
+    (True, True, False)
+    """
+    return any(fnmatch.fnmatchcase(name, form) for form in (pattern, pattern.replace("**/", "")))
 
 
 def _make_file(url: str, name: str, size: int, version: str) -> SourceFile:

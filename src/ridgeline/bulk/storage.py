@@ -211,8 +211,15 @@ class RemoteStorage(Storage):
 
         system, root = _open_filesystem(self.url)
         selector = fs.FileSelector(root, recursive=True, allow_not_found=True)
-        infos = _repeat(self.url, lambda: system.get_file_info(selector))
-        if not infos:
+
+        def find() -> Any:
+            try:
+                return system.get_file_info(selector)
+            except NotADirectoryError:  # fsspec, for a file; pyarrow's own systems find nothing below it
+                return []
+
+        infos = _repeat(self.url, find)
+        if not infos and self.url.startswith(tuple(f"{scheme}://" for scheme in ARROW_SCHEMES)):
             bucket = root.partition("/")[0]
             if _repeat(self.url, lambda: system.get_file_info(bucket)).type == fs.FileType.NotFound:
                 raise InputError(f"there is no bucket '{bucket}' for '{self.url}'; check the name and the region.")
