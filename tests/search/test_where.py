@@ -6,6 +6,7 @@ python -m pytest tests/search/test_where.py
 from __future__ import annotations
 
 from datetime import UTC, date, datetime
+from typing import Any
 
 import numpy as np
 import pytest
@@ -235,3 +236,56 @@ def test_a_mask_may_be_a_tensor():
     index = Index("Flat", metric="l2", device="cpu")
     index.add(np.eye(4))
     assert index.search(np.eye(4)[[0]], 1, where=torch.tensor([False, True, False, False]))[1].tolist() == [[1]]
+
+
+@pytest.mark.parametrize("spec", ["IVF32,Flat", "IVF32,SQ8", "IVF32,PQ8,Refine(Flat)", "IVF32,RaBitQ4,Refine(Flat)"])
+def test_a_filter_over_lists_loses_no_neighbours(spec: str) -> None:
+    random = np.random.default_rng(0)
+    axes = random.standard_normal((8, 24))
+    vectors = (random.standard_normal((3000, 8)) @ axes + 0.3 * random.standard_normal((3000, 24))).astype(np.float32)
+    queries = vectors[:40] + 0.1 * random.standard_normal((40, 24)).astype(np.float32)
+    index = Index(spec, metric="l2", device="cpu")
+    index.train(vectors)
+    index.add(vectors)
+    stored = index.reconstruct(np.arange(3000)).astype(np.float64)
+    distances = ((queries[:, None].astype(np.float64) - stored[None]) ** 2).sum(2)
+
+    def measure(allowed: Any) -> float:
+        k = min(10, int(allowed.sum()))
+        truth = np.argsort(np.where(allowed, distances, np.inf), 1)[:, :k]
+        ids = index.search(queries, k, nprobe=8, where=allowed)[1]
+        assert (ids >= 0).all()
+        assert allowed[ids].all()
+        for query, row in zip(queries[:3], ids, strict=False):
+            assert (index.search(query, k, nprobe=8, where=allowed)[1] == row).all()
+        return float(np.mean([len(set(a) & set(b)) / k for a, b in zip(ids.tolist(), truth.tolist(), strict=True)]))
+
+    plain = measure(np.ones(3000, np.bool_))
+    for share in (0.005, 0.02, 0.1, 0.5):
+        assert measure(random.random(3000) < share) >= plain - 0.02
+    far = vectors[:, 0] > np.quantile(vectors[:, 0], 0.95)  # many rows pass, and they are near to each other
+    assert measure(far) >= plain - 0.02
+
+
+@given(
+    st.sampled_from(["Flat", "SQ8", "IVF8,Flat", "IVF8,SQ8", "IVF8,PQ4", "IVF8,RaBitQ2", "RaBitQ1", "HNSW4"]),
+    st.integers(1, 12),
+    st.integers(0, 200),
+    st.integers(0, 2**32 - 1),
+)
+@settings(deadline=None, max_examples=40)
+def test_if_k_rows_pass_k_are_found(spec: str, k: int, passing: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    vectors = random.standard_normal((200, 8)).astype(np.float32)
+    index = Index(spec, metric="ip", device="cpu")
+    if not index.trained:
+        index.train(vectors)
+    index.add(vectors)
+    index.remove(random.permutation(200)[:20])
+    ids = random.permutation(200)[:passing]
+    live = np.intersect1d(ids, index.ids)
+    found = index.search(vectors[:3], k, nprobe=None if spec == "HNSW4" else 1, where=ids)[1]
+    for row in found:
+        assert (row >= 0).sum() == min(k, len(live))
+        assert np.isin(row[row >= 0], live).all()
+        assert len(set(row[row >= 0].tolist())) == (row >= 0).sum()

@@ -31,6 +31,8 @@ from ridgeline.search.metric import compute_norms, normalize
 from ridgeline.search.spec import Spec, check_dimension
 
 MIN_PER_LIST = 16  # training vectors; with fewer, differences to the centres are smaller than those of new vectors
+SINGLE_ROW_COST = 4  # scoring a row by itself takes as long as so many rows of a list
+MAX_CANDIDATES = 1 << 22  # rows of all queries that are scored at a time
 MAX_SINGLE_QUERIES = 5  # up to this many queries, lists are read by one query after the other in native loops
 
 
@@ -75,6 +77,31 @@ class CpuEngine:
         return replace(self, row_scorer=self.row_scorer.select_rows(rows), refiner=refiner)
 
     def search(self, queries: Floats, options: SearchOptions) -> tuple[Doubles, Integers]:
+        """Search; in lists, a filter that few rows pass, or none in the lists that were read, loses no results."""
+        lists, allowed = self.row_scorer, options.allowed
+        if allowed is None or not options.filtered or not isinstance(lists, InvertedLists):
+            return self._search(queries, options)
+        usable, list_count = int(np.count_nonzero(allowed)), len(lists.centres)
+        if not usable or usable * SINGLE_ROW_COST * list_count <= self.count * options.nprobe:
+            return self._search_allowed(queries, options, usable)
+        scores, rows = self._search(queries, options)
+        short = np.flatnonzero(rows[:, min(options.k, usable) - 1] < 0)
+        if len(short) and options.nprobe < list_count:
+            scores[short], rows[short] = self._search(queries[short], replace(options, nprobe=list_count))
+        return scores, rows
+
+    def _search_allowed(self, queries: Floats, options: SearchOptions, usable: int) -> tuple[Doubles, Integers]:
+        """Score all rows that may be returned by their finest values."""
+        parts = []
+        step = max(1, MAX_CANDIDATES // max(1, usable))
+        for at in range(0, max(1, len(queries)), step):
+            part = queries[at : at + step]
+            offsets, rows = ranking.list_all_rows(len(part), self.count, options.allowed)
+            scores = ranking.rescore_candidates(self._finest, part, offsets, rows, self._squared)
+            parts.append(ranking.rank_candidates(offsets, rows, scores, options.k, self._squared, options.ids))
+        return np.concatenate([s for s, _ in parts]), np.concatenate([r for _, r in parts])
+
+    def _search(self, queries: Floats, options: SearchOptions) -> tuple[Doubles, Integers]:
         if isinstance(self.row_scorer.codec, RabitqCodec):
             return self._search_rabitq(queries, options)
         candidate_count = options.k * options.depth if self.refiner is not None else options.k

@@ -31,6 +31,7 @@ class SearchOptions:
     depth: int = 1  # depth · k candidates are ranked again by the refiner
     allowed: Array | None = None  # uint8 [rows], on the CPU: 1 where a row may be returned
     ids: Array | None = None  # int64 [rows], on the CPU: equal scores go by it; None: by row
+    filtered: bool = False  # whether rows are left out by a filter, not only because they were removed
     own_rows: Array | None = None  # int64 [queries]: HNSW: the row of each query, which the walk avoids
 
 

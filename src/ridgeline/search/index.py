@@ -700,7 +700,7 @@ class Index:
         if snapshot.engine is None:
             no_score = np.inf if self.metric == "l2" else -np.inf
             return np.full((len(prepared), k), no_score), np.full((len(prepared), k), -1, np.int64)
-        options = self._make_options(snapshot, int(k), nprobe if ef is None else ef, depth, allowed)
+        options = self._make_options(snapshot, int(k), nprobe if ef is None else ef, depth, allowed, where is not None)
         scores, rows = snapshot.engine.search(prepared, options)
         if key is not None and (type(queries) is np.ndarray or str(queries.device) == self._backend.device):
             add_fast_path(snapshot, key, prepared, options)
@@ -721,7 +721,13 @@ class Index:
         return limits, scores, map_ids(snapshot.rows, rows)
 
     def _make_options(
-        self, snapshot: Snapshot, k: int, nprobe: int | None, depth: int | None, allowed: Flags | None
+        self,
+        snapshot: Snapshot,
+        k: int,
+        nprobe: int | None,
+        depth: int | None,
+        allowed: Flags | None,
+        filtered: bool = False,
     ) -> SearchOptions:
         spec = snapshot.engine.config.spec if snapshot.engine is not None else Spec("Flat")
         if spec.links:
@@ -730,10 +736,13 @@ class Index:
             return SearchOptions(k, self.ef if nprobe is None else int(nprobe), 1, allowed, ids)
         _check_count("nprobe", nprobe)
         _check_count("depth", depth)
-        nprobe = min(spec.lists or 1, int(nprobe)) if nprobe is not None else self.nprobe
+        nprobe = int(nprobe) if nprobe is not None else self.nprobe
+        if filtered and allowed is not None:  # the neighbours that pass lie further away: read as many more lists
+            nprobe = round(nprobe * len(allowed) / max(1, int(np.count_nonzero(allowed))))
+        nprobe = min(spec.lists or 1, nprobe)
         depth = (int(depth) if depth is not None else self.depth) if spec.refine else 1
         ids = None if snapshot.rows.rising else snapshot.rows.id_array
-        return SearchOptions(k, nprobe, depth, allowed, ids)
+        return SearchOptions(k, nprobe, depth, allowed, ids, filtered=filtered)
 
 
 class ShardedIndex:
