@@ -6,6 +6,10 @@ PIP := $(BIN)/python -m pip
 NATIVE := $(wildcard native/*.[chi]* native/*/*.[chi]*) CMakeLists.txt
 JOBS ?= $(shell nproc)
 
+# Tests start hundreds of processes; where Python writes no bytecode (PYTHONDONTWRITEBYTECODE), each would compile the
+# sources again.
+COMPILE := $(BIN)/python -m compileall -q -j $(JOBS) src
+
 .PHONY: help setup native stubs check format test test-all test-numa test-chaos fuzz bench docs wheel peers packages clean
 
 help: ## this list
@@ -17,9 +21,11 @@ bench: $(VENV)/.native ## measure this machine, race the workloads, write report
 	$(BIN)/ridgeline bench
 
 test: $(VENV)/.native packages ## the quick lane: all tests but those marked slow (about 10 minutes on two cores)
+	@$(COMPILE)
 	RIDGELINE_REQUIRE=browser,lstopo,dbus $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m 'not numa and not slow'
 
 test-all: $(VENV)/.native packages ## every test that can run here, the slow lane too
+	@$(COMPILE)
 	RIDGELINE_DRAWS=all RIDGELINE_REQUIRE=browser,lstopo,dbus $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m 'not numa'
 
 docs: $(VENV)/.native ## build the site into build/site; it opens without a network

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import typer.main
+from tests.lab.conftest import write_ceilings
 
 from ridgeline.cli import app
 
@@ -62,8 +63,10 @@ def ridgeline(folder: Path, *words: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-def test_the_guide_leads_from_a_workload_to_a_bound_number(tmp_path):
-    """Run the steps of "Prove a number" with a smaller case and a shorter benchmark."""
+def test_the_guide_leads_from_a_workload_to_a_bound_number(tmp_path, monkeypatch):
+    """Run the steps of "Prove a number" with a smaller case, a shorter benchmark and artificial ceilings."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    write_ceilings()
     shutil.copy(ROOT / "examples" / "sort_workload.py", tmp_path / "sorting.py")
     look = ("--case", "n=1000", "--out", "runs/monday", "--budget", "2s", "--quiet")
     code, output = ridgeline(tmp_path, "bench", "sorting.py", *look)

@@ -6,11 +6,14 @@ import json
 import shutil
 import subprocess
 import sys
+import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from ridgeline.audit import Ledger
+from ridgeline.cli import main
 
 BASE = 1_700_000_000_000_000_000
 
@@ -31,6 +34,23 @@ def events(start: int, end: int) -> list[dict]:
 
 
 def cli(*words: object, stdin: str = "") -> subprocess.CompletedProcess:
+    """Run a command in this process: a new one takes half a second of CPU time to start."""
+    command = [str(word) for word in words]
+    with pytest.MonkeyPatch.context() as patch, ExitStack() as files:
+        streams = [files.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8")) for _ in range(3)]
+        streams[0].write(stdin)
+        streams[0].seek(0)
+        for name, stream in zip(("stdin", "stdout", "stderr"), streams, strict=True):
+            patch.setattr(sys, name, stream)
+        with pytest.raises(SystemExit) as exit_info:
+            main(command)
+        for stream in streams[1:]:
+            stream.seek(0)
+        return subprocess.CompletedProcess(command, exit_info.value.code or 0, *(s.read() for s in streams[1:]))
+
+
+def cli_process(*words: object, stdin: str = "") -> subprocess.CompletedProcess:
+    """Run a command in a process of its own."""
     command = [sys.executable, "-m", "ridgeline", *map(str, words)]
     return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=120)
 

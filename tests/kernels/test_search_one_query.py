@@ -99,7 +99,7 @@ def test_sorted_rows_are_found(back):
 
 def test_the_best_rows_of_one_bucket_are_found():
     """Only every 32nd tile is allowed: all candidates are in one bucket, and most buckets are empty."""
-    rows, queries = make_rows(16 * 32 * 10, 8, torch.float32, 3), make_rows(1, 8, torch.float32, 4)
+    rows, queries = make_rows(16 * 32 * 5, 8, torch.float32, 3), make_rows(1, 8, torch.float32, 4)
     allowed = ((torch.arange(len(rows)) // 16) % 32 == 5).to(DEVICE)
     out = empty(10)
     search_one_query.search_rows_one_query(queries, False, rows, out, allowed=allowed)
@@ -230,9 +230,9 @@ def test_the_best_rows_of_the_nearest_lists_are_found(count, depth, lists, probe
 
 
 def test_groups_of_tiles_are_reset_for_the_next_scan():
-    rows = make_rows(3000, 8, torch.float32, 1)
+    rows = make_rows(16 * 110, 8, torch.float32, 1)
     groups = search_top_k.allocate_groups(
-        search_top_k.choose_group_count(188, search_rescore.ONE_QUERY_CAPACITY), rows.device
+        search_top_k.choose_group_count(110, search_rescore.ONE_QUERY_CAPACITY), rows.device
     )
     for seed in (2, 3):
         queries, out = make_rows(1, 8, torch.float32, seed), empty(10)

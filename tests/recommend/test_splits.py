@@ -175,15 +175,17 @@ def test_ratings_that_the_caller_held_out_are_the_test(name, names, delimiter, t
     train, test = (read_ratings(file, data.catalogue) for file in (learnt, held_out))
     split = join_given(train, test, 4.0)
 
-    def liked(rows):
+    def list_likes(rows):
         r = data.ratings.select(np.flatnonzero(rows & (data.ratings.stars >= 4)))
         return {(int(data.user_ids[u]), int(i)) for u, i in zip(r.users, r.items, strict=True)}
 
-    expected = {(u, i) for u, i in liked(last) if u in {user for user, _ in liked(~last)}}
-    evaluated = [u for u in train.user_ids.tolist() if u in {user for user, _ in expected}]
+    train_users = {user for user, _ in list_likes(~last)}
+    expected = {(user, item) for user, item in list_likes(last) if user in train_users}
+    test_users = {user for user, _ in expected}
+    evaluated = [user for user in train.user_ids.tolist() if user in test_users]
     actual = {(evaluated[u], int(split.items[i])) for u, i in pairs(split.test)}
     assert actual == expected
-    assert len(split.train.items) == len(liked(~last))
+    assert len(split.train.items) == len(list_likes(~last))
 
 
 def test_held_out_ratings_of_strangers_and_of_the_training_are_said(tmp_path):

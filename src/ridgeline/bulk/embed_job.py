@@ -59,8 +59,8 @@ def embed(
     engine         "local": processes of this machine; "ray": actors of a Ray cluster
     address        of the Ray cluster: "auto" or "host:port"; None starts one on this machine
     workers        processes or actors (default: two to six for each GPU, one for each NUMA node of a CPU)
-    chunk_rows     rows of a chunk, the most that a stopped worker loses; a part has so many rows
-    chunk_timeout  seconds for one chunk, after which its worker ends and its rows are tried apart (default: no limit)
+    chunk_rows     rows of a chunk, the most that a stopped worker loses; a part has as many rows
+    chunk_timeout  seconds for one chunk, then its worker ends and its rows are tried separately (default: no limit)
     incremental    update a finished target: only new and changed rows are computed, removed rows disappear
     max_rejects    stop if more rows are rejected (default: no limit)
     vectors        the type that vectors are stored in: "float32" or "float16"

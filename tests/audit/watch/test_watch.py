@@ -15,7 +15,7 @@ import time
 
 import httpx
 import pytest
-from tests.audit.conftest import cli
+from tests.audit.conftest import cli, cli_process
 from tests.audit.sources.bus import private_bus, send_signals
 from tests.audit.watch import watching
 from tests.audit.watch.watching import (
@@ -360,7 +360,7 @@ def test_ctrl_c_takes_what_is_here_and_ends_well(log, tmp_path):
 
 def test_the_command_line_records_scores_and_ends_with_its_input(log, tmp_path):
     lines = "".join(json.dumps(event(i)) + "\n" for i in range(30)) + "oops\n"
-    done = cli("audit", "watch", log, "--jsonl", "-", "--no-score", "--json", stdin=lines)
+    done = cli_process("audit", "watch", log, "--jsonl", "-", "--no-score", "--json", stdin=lines)
     assert done.returncode == 1  # one line was no event
     assert json.loads(done.stdout.splitlines()[-1])["summary"]["refused"] == {"stdin": 1}
     assert "line 31 of stdin" in json.dumps(entries(log))
