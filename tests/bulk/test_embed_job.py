@@ -191,6 +191,26 @@ def test_bad_options_are_one_sentence(tmp_path, settings, inline, more, message)
     assert not (tmp_path / "out").exists()
 
 
+def test_a_job_that_ends_before_its_first_part_leaves_no_target(tmp_path, settings, inline, monkeypatch):
+    source = make_source(tmp_path / "in", ROWS)
+
+    def fail(*_: object) -> None:
+        raise InputError("no cluster answers")
+
+    monkeypatch.setattr(inline, "__enter__", fail)
+    with pytest.raises(InputError, match="no cluster answers"):
+        bulk.embed(source, tmp_path / "out", **settings)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_target_that_is_a_file_is_refused(tmp_path, settings, inline):
+    source = make_source(tmp_path / "in", ROWS)
+    (tmp_path / "out").write_text("mine")
+    with pytest.raises(InputError, match="out' is a file; give a folder"):
+        bulk.embed(source, tmp_path / "out", **settings)
+    assert (tmp_path / "out").read_text() == "mine"
+
+
 def test_a_source_without_rows_leaves_no_target(tmp_path, settings, inline):
     parquet.write_table(make_table([], []), tmp_path / "in.parquet")
     with pytest.raises(InputError, match=r"the source has no rows: '.*in\.parquet' is empty"):

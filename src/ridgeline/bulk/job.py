@@ -79,6 +79,8 @@ class Execution:
             raise unknown("engine", self.engine, ENGINES)
         if self.address is not None and self.engine != "ray":
             raise InputError(f"--address '{self.address}' is that of a Ray cluster; add --engine ray.")
+        if self.workers is not None and self.workers < 1:
+            raise InputError(f"--workers is {self.workers}; give 1 or more.")
         if self.max_rejects is not None and self.max_rejects < 0:
             raise InputError(f"--max-rejects is {self.max_rejects}; give 0 or more.")
         check_price(self.price, self.device)

@@ -109,6 +109,8 @@ def find_driver(target: str) -> str | None:
     """Return the process that works on a target now; None if it is free."""
     storage = open_storage(target)
     if storage.local is not None:
+        if storage.local.is_file():
+            raise InputError(f"the target '{target}' is a file; give a folder.")
         owner = get_owner(storage.local / LOCK)
         return None if owner is None else str(owner)
     lease = _read_json(storage, LEASE)
@@ -156,8 +158,10 @@ class Target(AbstractContextManager["Target"]):
     ) -> None:
         self._stack.close()
         local = self.storage.local
-        if kind is not None and self._created and local is not None and not (local / JOB).exists():
-            shutil.rmtree(local, ignore_errors=True)  # nothing was done, so nothing is left behind
+        if kind is None or not self._created or local is None:
+            return
+        if not (local / MANIFEST).exists() and not any((local / COMMITS).glob("*")):
+            shutil.rmtree(local, ignore_errors=True)  # nothing is done, so nothing is left behind
 
     @property
     def generation(self) -> int:
@@ -247,8 +251,6 @@ class Target(AbstractContextManager["Target"]):
     def _refuse_foreign(self) -> None:
         """Refuse a target with files that no job wrote."""
         local = self.storage.local
-        if local is not None and local.is_file():
-            raise InputError(f"the target '{self.url}' is a file; give a folder.")
         if local is not None and (not local.is_dir() or (local / JOB).is_file()):
             return
         if local is not None:
