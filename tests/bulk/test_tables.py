@@ -90,3 +90,37 @@ def test_a_type_that_no_delta_table_has_is_refused_before_anything_is_computed(t
     schema = arrow.schema([("title", arrow.string()), ("value", kind)])
     with pytest.raises(InputError, match="the type of column 'value'; convert it, or choose parquet or lance"):
         open_output("delta", str(tmp_path / "out"), Table((), "title", None, schema, ()))
+
+
+def test_columns_that_were_added_to_a_delta_table_are_null_in_its_older_files(tmp_path, settings, inline):
+    deltalake = pytest.importorskip("deltalake")
+    source = str(tmp_path / "in")
+    deltalake.write_deltalake(source, arrow.table({"id": [1, 2], "title": ["x", "y"]}))
+    later = arrow.table({"id": [3], "title": ["z"], "year": [1999]})
+    deltalake.write_deltalake(source, later, mode="append", schema_mode="merge")
+    bulk.embed(source, tmp_path / "out", **settings)
+    rows = [row for file in sorted((tmp_path / "out").glob("part-*")) for row in parquet.read_table(file).to_pylist()]
+    assert {row["id"]: row["year"] for row in rows} == {1: None, 2: None, 3: 1999}
+    with pytest.raises(InputError, match=r"has no column 'none'; it has: .*year"):
+        bulk.embed(source, tmp_path / "other", **{**settings, "key": "none"})
+
+
+@pytest.mark.parametrize("kind", ["delta", "lance"])
+def test_a_table_with_a_key_twice_is_not_updated(tmp_path, settings, inline, kind):
+    pytest.importorskip({"delta": "deltalake", "lance": "lance"}[kind])
+    parquet.write_table(arrow.table({"id": [1, 2, 2], "title": ["x", "y", "z"]}), tmp_path / "in.parquet")
+    bulk.embed(tmp_path / "in.parquet", tmp_path / "out", format=kind, **settings)
+    parquet.write_table(arrow.table({"id": [1, 2], "title": ["x", "new"]}), tmp_path / "in.parquet")
+    with pytest.raises(InputError, match="values of the key column 'id' occur twice in the target"):
+        bulk.embed(tmp_path / "in.parquet", tmp_path / "out", format=kind, incremental=True, **settings)
+
+
+def test_a_key_that_lance_cannot_look_up_is_refused_before_anything_is_computed(tmp_path, settings, inline):
+    pytest.importorskip("lance")
+    rows = make_columns(arrow.timestamp("us"), [1, 2])
+    parquet.write_table(rows, tmp_path / "in.parquet")
+    call = {**settings, "key": "value", "format": "lance"}
+    bulk.embed(tmp_path / "in.parquet", tmp_path / "out", **call)
+    parquet.write_table(rows.slice(1), tmp_path / "in.parquet")
+    with pytest.raises(InputError, match=r"'value' is timestamp\[us\]; choose another --key, or --format delta"):
+        bulk.embed(tmp_path / "in.parquet", tmp_path / "out", incremental=True, **call)

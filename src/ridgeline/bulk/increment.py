@@ -131,10 +131,12 @@ def index_rows(tables: Iterable[tuple[int, Any]], key: str, hasher: RowHasher) -
     )
 
 
-def check_unique(keys: Hashes, key: str) -> None:
+def check_unique(keys: Hashes, key: str, place: str = "source") -> None:
     """Raise InputError if a key occurs twice: its row could not be found again."""
     if len(np.unique(keys)) != len(keys):
-        raise InputError(f"values of the key column '{key}' occur twice in the source; an increment needs unique keys.")
+        raise InputError(
+            f"values of the key column '{key}' occur twice in the {place}; an increment needs unique keys."
+        )
 
 
 def find_removed(old: OldRows, new_keys: Hashes) -> Hashes:

@@ -152,7 +152,11 @@ class RowJob:
             raise InputError("--incremental needs --key, the column that identifies a row.")
         parts = read_manifest_parts(self.target.storage) if self.output is None else {}
         hasher = RowHasher()
+        if self.output is not None:
+            self.output.check_key(self.table.schema.field(key))
         old = index_rows(self._read_old(parts), key, hasher)
+        if self.output is not None:  # its rows are updated by key; parts are written anew
+            check_unique(old.keys, key, "target")
         names = {number: part.name for number, part in parts.items() if part.name is not None}
         reader = RowReader(self.table)
         reuse, same, rejecting, all_keys = {}, {}, set(), []

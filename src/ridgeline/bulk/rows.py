@@ -146,6 +146,9 @@ class RowReader:
 
         columns = []
         for field in self._table.schema:
+            if file.may_lack_columns and field.name not in rows.column_names:
+                columns.append(arrow.nulls(len(rows), field.type))
+                continue
             try:
                 columns.append(rows[field.name].cast(field.type))
             except arrow.ArrowInvalid as error:

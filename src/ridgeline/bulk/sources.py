@@ -66,6 +66,7 @@ class SourceFile:
     version: str  # changes when the content changes
     gzipped: bool = False
     fragment: int = -1  # of a Lance dataset
+    may_lack_columns: bool = False  # of a Delta table: they are null there
 
     @property
     def label(self) -> str:
@@ -229,7 +230,8 @@ def _list_delta(source: str) -> list[SourceFile]:
         state = open_storage(uri).state()
         if state is None:
             raise InputError(f"'{uri}' of the Delta table '{source}' is not there; check the table.")
-        files.append(SourceFile(uri, uri.rpartition("/")[2], "parquet", state.size, state.version))
+        name = uri.rpartition("/")[2]
+        files.append(SourceFile(uri, name, "parquet", state.size, state.version, may_lack_columns=True))
     return files
 
 
@@ -266,14 +268,16 @@ def open_table(
     """
     require_arrow()
     schemas = _map_files(files, lambda file: _read_schema(file))
-    column = _choose_column(files[0], column, schemas[0], wants)
+    evolved = {name: None for file, (names, _, _) in zip(files, schemas, strict=True)
+               for name in (names if file.may_lack_columns else ())}  # fmt: skip
+    listed = [evolved if file.may_lack_columns else names for file, (names, _, _) in zip(files, schemas, strict=True)]
+    column = _choose_column(files[0], column, [*listed[0]], wants)
     if wants == "vectors" and (text := next((file for file in files if file.kind not in ("parquet", "lance")), None)):
         raise InputError(f"'{text.label}' is no source of vectors; give Parquet files, a Delta table or a Lance one.")
-    for file, (names, _, _) in zip(files, schemas, strict=True):
+    for file, known in zip(files, listed, strict=True):
         for required in (column, *([key] if key else ())):
-            if required not in names:
-                listed = ", ".join(names) or "none"
-                raise InputError(f"'{file.label}' has no column '{required}'; it has: {listed}.")
+            if required not in known:
+                raise InputError(f"'{file.label}' has no column '{required}'; it has: {', '.join(known) or 'none'}.")
     schema = _join_schemas(files, schemas, column, wants)
     if keep is not None:
         if missing := [name for name in keep if name not in schema.names]:
@@ -290,10 +294,7 @@ def _select_fields(schema: Any, names: Iterable[str]) -> Any:
     return arrow.schema([field for field in schema if field.name in selected])
 
 
-def _choose_column(
-    file: SourceFile, column: str | None, schema: tuple[dict[str, Any], bool, list[str]], wants: str
-) -> str:
-    names = [*schema[0]]
+def _choose_column(file: SourceFile, column: str | None, names: list[str], wants: str) -> str:
     name = column or (names[0] if len(names) == 1 else DEFAULT_COLUMNS[wants])
     if name not in names:
         raise unknown(f"column in '{file.label}'", name, names)
@@ -320,6 +321,8 @@ def _join_schemas(
                 )
     typed_files = [(file, names) for file, (names, is_typed, _) in zip(files, schemas, strict=True) if is_typed]
     for file, names in typed_files:
+        if file.may_lack_columns:
+            continue
         if missing := [name for name in typed if name not in names]:
             raise InputError(
                 f"'{file.label}' has no column '{missing[0]}', which '{typed[missing[0]][0].label}' has; "

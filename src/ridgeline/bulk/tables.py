@@ -28,6 +28,9 @@ class TableTarget(Protocol):
     def choose_types(self, schema: Any) -> Any:
         """Return the columns in types that the table holds; raises InputError for a column that has none."""
 
+    def check_key(self, field: Any) -> None:
+        """Raise InputError if rows cannot be found by a column of this type."""
+
     def exists(self) -> bool: ...
 
     def read(self, columns: Sequence[str]) -> Iterator[Any]:
@@ -97,6 +100,9 @@ class DeltaTarget:
                 )
             fields.append(arrow.field(field.name, kind))
         return arrow.schema(fields)
+
+    def check_key(self, field: Any) -> None:
+        """Every type will do."""
 
     def exists(self) -> bool:
         import deltalake
@@ -231,6 +237,15 @@ class LanceTarget:
     def choose_types(self, schema: Any) -> Any:
         return schema
 
+    def check_key(self, field: Any) -> None:
+        from pyarrow import types
+
+        if not (types.is_integer(field.type) or types.is_string(field.type) or types.is_large_string(field.type)):
+            raise InputError(
+                f"rows of a Lance dataset are updated by whole numbers or texts, and '{field.name}' is {field.type}; "
+                "choose another --key, or --format delta."
+            )
+
     def exists(self) -> bool:
         return any(file.name.startswith("_versions/") for file in self._storage.list())
 
@@ -273,9 +288,5 @@ class LanceTarget:
         return int(dataset.version), dataset.schema
 
 
-def _quote(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int | float):
-        return repr(value)
-    return "'" + str(value).replace("'", "''") + "'"
+def _quote(value: int | str) -> str:
+    return repr(value) if isinstance(value, int) else "'" + value.replace("'", "''") + "'"
