@@ -551,10 +551,10 @@ void Graph::search_one(const Layers &layers, const float *query, const GraphSear
       if (row != skipped && (!search.allowed || search.allowed[row])) use(row), --most;
   };
   if (search.allowed) {
-    std::int64_t found = 0;
-    for (std::size_t i = 0; i < results.size() && found < search.least; ++i)
-      for_rows(results[i].row, search.least - found, [&](std::uint32_t) { ++found; });
-    if (found < search.least) results.clear();
+    std::int64_t count = 0;
+    for (std::size_t i = 0; i < results.size() && count < search.least; ++i)
+      for_rows(results[i].row, search.least - count, [&](std::uint32_t) { ++count; });
+    if (count < search.least) results.clear();
   }
   if (!results.empty()) {
     const std::size_t k = std::min(std::size_t(search.k), results.size());

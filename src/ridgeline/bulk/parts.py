@@ -71,8 +71,8 @@ class Outcome:
 def encode_parquet(table: Any) -> bytes:
     """Return a table as a Parquet file; the same rows give the same bytes.
 
-    Vectors are not compressed, and have no least and largest number: nobody asks for them, and finding them takes
-    longer than all the rest.
+    Vectors are not compressed, and have no least and largest number: no reader asks for them, and finding them
+    takes longer than all the rest.
     """
     import pyarrow as arrow
     import pyarrow.parquet as parquet

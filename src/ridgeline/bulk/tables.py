@@ -198,7 +198,7 @@ def _find_delta_type(kind: Any) -> Any:
     signed = {"uint8": arrow.int16(), "uint16": arrow.int32(), "uint32": arrow.int64(), "uint64": arrow.int64()}
     if types.is_struct(kind):
         inner = [(field.name, _find_delta_type(field.type)) for field in kind]
-        return None if any(found is None for _, found in inner) else arrow.struct(inner)
+        return None if any(delta is None for _, delta in inner) else arrow.struct(inner)
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         value = _find_delta_type(kind.value_type)
         return None if value is None else arrow.list_(value)

@@ -232,7 +232,7 @@ def _find_truth(
 
 
 def is_outdated(curve: Curve | None, rows: int) -> bool:
-    """Whether an index of so many rows differs too much from the one that was measured."""
+    """Whether an index of this many rows differs too much from the one that was measured."""
     return curve is None or not curve.rows / OTHER_SIZE <= rows <= curve.rows * OTHER_SIZE
 
 
