@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.bulk.sources_made import make_source, make_table, make_texts
 
-from ridgeline.bulk import sources
+from ridgeline.bulk import sources, storage
 from ridgeline.bulk.increment import RowHasher, index_rows
 from ridgeline.bulk.rows import RowReader
 from ridgeline.bulk.sources import find_files, open_table, plan_spans
-from ridgeline.errors import InputError
+from ridgeline.errors import InputError, StoreError
 
 
 def read_all(source: Path | list[Path], chunk_rows: int, column: str | None = "title", key: str | None = "id"):
@@ -182,6 +182,24 @@ def test_a_bucket_without_credentials_is_refused_before_a_request(tmp_path, monk
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     with pytest.raises(InputError, match="no credentials for 's3://some-bucket/in'"):
         find_files(["s3://some-bucket/in"])
+
+
+def test_a_store_that_never_answered_is_given_up_soon_and_one_that_did_is_asked_again(monkeypatch):
+    monkeypatch.setattr(storage.time, "sleep", lambda _: None)
+    monkeypatch.setattr(storage, "_answered", set())
+    calls = []
+
+    def fail() -> None:
+        calls.append(1)
+        raise OSError("AWS Error NETWORK_CONNECTION: curlCode: 7, Could not connect to server")
+
+    with pytest.raises(StoreError, match=r"nothing answers for 's3://bucket/in'.*check network and endpoint"):
+        storage._repeat("s3://bucket/in", fail)
+    assert len(calls) == storage.FIRST_TRIES
+    storage._repeat("s3://bucket/other", lambda: None)
+    with pytest.raises(StoreError, match="failed 10 times"):
+        storage._repeat("s3://bucket/in", fail)
+    assert len(calls) == storage.FIRST_TRIES + storage.TRIES
 
 
 def test_changed_added_and_equal_rows_are_told_apart():

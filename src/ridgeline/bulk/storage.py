@@ -27,6 +27,8 @@ from ridgeline.errors import InputError, MissingExtra, StoreError
 from ridgeline.store import explain_error, publish
 
 TRIES = 10
+FIRST_TRIES = 2  # of a bucket that has not answered yet
+STORE_TRIES = 5  # of pyarrow itself, in each of ours
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 10.0
 CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S = 10, 60
 BLOCK_BYTES = 4 << 20  # of one range request
@@ -363,7 +365,7 @@ def _open_s3(url: str, fs: Any) -> Any:
         "anonymous": anonymous,
         "connect_timeout": CONNECT_TIMEOUT_S,
         "request_timeout": REQUEST_TIMEOUT_S,
-        "retry_strategy": fs.AwsStandardS3RetryStrategy(max_attempts=TRIES),
+        "retry_strategy": fs.AwsStandardS3RetryStrategy(max_attempts=STORE_TRIES),
         "background_writes": False,
     }
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
@@ -421,18 +423,33 @@ def _open_fsspec(url: str, scheme: str, rest: str, fs: Any) -> tuple[Any, str]:
     return fs.PyFileSystem(fs.FSSpecHandler(system)), path or rest
 
 
+_answered: set[str] = set()  # scheme and bucket of stores that have answered this process
+
+
 def _repeat(label: str, request: Callable[[], Result]) -> Result:
     """Return the result of a request, which is repeated while the reason of its failure may pass."""
-    for pause in _pauses():
+    bucket = "/".join(label.split("/")[:3])
+    for attempt, pause in enumerate(_pauses(), 1):
         try:
-            return request()
+            result = request()
         except OSError as error:
             reason = " ".join(str(error).split())
             _raise_if_final(label, error, reason)
+            if bucket not in _answered and attempt >= FIRST_TRIES and _is_unreachable(error, reason):
+                raise StoreError(f"nothing answers for '{label}': {reason}; check network and endpoint.") from error
             if pause is None:
                 raise StoreError(f"{label} failed {TRIES} times, last: {reason}; run the command again.") from error
             time.sleep(pause)
+        else:
+            _answered.add(bucket)
+            return result
     raise AssertionError
+
+
+def _is_unreachable(error: OSError, reason: str) -> bool:
+    """Whether no connection was made: a wrong host or port, or no network."""
+    codes = ("curlcode: 6,", "curlcode: 7,")  # no such host; no connection
+    return isinstance(error, ConnectionRefusedError) or any(code in reason.lower() for code in codes)
 
 
 def _pauses() -> Iterator[float | None]:
