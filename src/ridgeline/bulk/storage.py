@@ -16,6 +16,7 @@ import os
 import random
 import shutil
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -47,7 +48,7 @@ class FileState:
     version: str  # changes when the content changes
 
 
-class Storage:
+class Storage(ABC):
     """The files below one folder; `url` is how messages name the folder."""
 
     url: str
@@ -57,37 +58,37 @@ class Storage:
         """Return the full name of a file, for messages."""
         return f"{self.url.rstrip('/')}/{name}" if name else self.url
 
+    @abstractmethod
     def list(self) -> list[FileState]:
         """Return all files below the folder, sorted by name; empty if there is no folder."""
-        raise NotImplementedError
 
+    @abstractmethod
     def state(self, name: str = "") -> FileState | None:
         """Return the state of one file, None if it is not there; "" is the location itself."""
-        raise NotImplementedError
 
+    @abstractmethod
     def open(self, name: str = "") -> Any:
         """Open a file for reading, seekable."""
-        raise NotImplementedError
 
+    @abstractmethod
     def read(self, name: str) -> bytes | None:
         """Return the bytes of a file, None if it is not there."""
-        raise NotImplementedError
 
+    @abstractmethod
     def write(self, name: str, data: bytes) -> None:
         """Write a file whole: readers see the old version or the new one."""
-        raise NotImplementedError
 
+    @abstractmethod
     def upload(self, name: str, path: Path) -> None:
         """Write a file of this machine whole, without reading it into memory."""
-        raise NotImplementedError
 
+    @abstractmethod
     def move(self, name: str, new: str) -> None:
         """Give a file another name."""
-        raise NotImplementedError
 
+    @abstractmethod
     def delete(self, name: str) -> None:
         """Remove a file; it may be missing."""
-        raise NotImplementedError
 
 
 def is_url(text: str) -> bool:
