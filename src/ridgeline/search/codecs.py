@@ -23,6 +23,7 @@ LEVELS = 255  # steps between the lowest and the highest value of a dimension
 CODEBOOK_SIZE = 256  # codewords of a PQ part
 PQ_SAMPLE = 64 * CODEBOOK_SIZE
 PQ_ROUNDS = 12
+OPQ_SAMPLE, OPQ_ROUNDS, OPQ_PQ_ROUNDS = 16_384, 10, 4  # of the rotation
 
 
 class Codec(Protocol):
@@ -126,9 +127,10 @@ def encode_whole_vectors(arrays: Mapping[str, Array]) -> dict[str, Array]:
 
 @dataclass(frozen=True)
 class ProductCodec:
-    """PQ: each of `parts` equal slices is replaced by the nearest of 256 codewords."""
+    """PQ: each of `parts` equal slices is replaced by the nearest of 256 codewords; with OPQ of the rotated vector."""
 
     words: Floats  # [parts, 256, d / parts]
+    rotation: Floats | None = None  # [d, d]: OPQ
     name: str = "PQ"
 
     @property
@@ -137,6 +139,7 @@ class ProductCodec:
 
     def encode(self, vectors: Floats) -> Array:
         codes = np.empty((len(vectors), self.parts), np.uint8)
+        vectors = vectors if self.rotation is None else vectors @ self.rotation
         width = self.words.shape[2]
         for part in range(self.parts):
             slices = np.ascontiguousarray(vectors[:, part * width : (part + 1) * width])
@@ -146,18 +149,19 @@ class ProductCodec:
     def decode(self, codes: Array) -> Floats:
         width = self.parts * self.words.shape[2]  # explicit, because there may be no codes
         values: Floats = self.words[np.arange(self.parts), codes].reshape(len(codes), width)
-        return values
+        return values if self.rotation is None else np.ascontiguousarray(values @ self.rotation.T)
 
     def tables(self, queries: Floats) -> Floats:
         """The product of each query with every codeword, [queries, parts, 256]."""
-        slices = queries.reshape(len(queries), self.parts, -1)
+        rotated = queries if self.rotation is None else queries @ self.rotation
+        slices = rotated.reshape(len(queries), self.parts, -1)
         return np.ascontiguousarray(np.einsum("qps,pws->qpw", slices, self.words, optimize=True), np.float32)
 
     def empty(self) -> Array:
         return np.empty((0, self.parts), np.uint8)
 
     def arrays(self) -> Mapping[str, Array]:
-        return {"words": self.words}
+        return {"words": self.words} if self.rotation is None else {"words": self.words, "rotation": self.rotation}
 
 
 ROTATION_ROUNDS = 4  # of native/search/rabitq.hpp
@@ -206,7 +210,7 @@ def make_rabitq_codec(dim: int, bits: int, refined: bool, seed: int) -> RabitqCo
     return RabitqCodec(signs, bits, refined)
 
 
-def train_product_codec(vectors: Floats, parts: int, seed: int) -> ProductCodec:
+def train_product_codec(vectors: Floats, parts: int, seed: int, rounds: int = PQ_ROUNDS) -> ProductCodec:
     """Train the codewords from a sample; with fewer vectors than codewords, some repeat."""
     width = vectors.shape[1] // parts
     if len(vectors) > PQ_SAMPLE:
@@ -214,6 +218,40 @@ def train_product_codec(vectors: Floats, parts: int, seed: int) -> ProductCodec:
     words = np.empty((parts, CODEBOOK_SIZE, width), np.float32)
     for part in range(parts):
         slices = np.ascontiguousarray(vectors[:, part * width : (part + 1) * width])
-        learnt = train_centres(slices, min(CODEBOOK_SIZE, len(slices)), seed=seed + part, rounds=PQ_ROUNDS)
+        learnt = train_centres(slices, min(CODEBOOK_SIZE, len(slices)), seed=seed + part, rounds=rounds)
         words[part] = np.resize(learnt, (CODEBOOK_SIZE, width))
     return ProductCodec(words)
+
+
+def train_rotated_codec(vectors: Floats, parts: int, seed: int) -> ProductCodec:
+    """OPQ (Ge et al., arXiv 1311.4055): PQ after the rotation that loses least.
+
+    The rotation begins with the principal axes, shared out so that the parts have equal products of variances. Then
+    codewords and rotation are learnt in turn: the best rotation for given codes is that of a singular value
+    decomposition.
+    """
+    sample = vectors
+    if len(sample) > OPQ_SAMPLE:
+        sample = sample[np.random.default_rng(seed).choice(len(sample), OPQ_SAMPLE, replace=False)]
+    rotation = _share_out_axes(sample, parts)
+    for _ in range(OPQ_ROUNDS):
+        rotated = sample @ rotation
+        codec = train_product_codec(rotated, parts, seed, OPQ_PQ_ROUNDS)
+        left, _, right = np.linalg.svd(sample.T.astype(np.float64) @ codec.decode(codec.encode(rotated)))
+        rotation = np.ascontiguousarray(left @ right, np.float32)
+    return ProductCodec(train_product_codec(vectors @ rotation, parts, seed).words, rotation)
+
+
+def _share_out_axes(vectors: Floats, parts: int) -> Floats:
+    """[d, d] the principal axes of vectors, as columns: each part gets the next axis if its product is the smallest."""
+    dim = vectors.shape[1]
+    values, axes = np.linalg.eigh(vectors.T.astype(np.float64) @ vectors)
+    sizes = np.log(np.maximum(values, values.max() * 1e-12 + np.finfo(np.float64).tiny))
+    products = np.zeros(parts)
+    columns: list[list[int]] = [[] for _ in range(parts)]
+    for axis in np.argsort(-values):
+        free = [part for part in range(parts) if len(columns[part]) < dim // parts]
+        part = min(free, key=lambda p: products[p])
+        products[part] += sizes[axis] - sizes.min()
+        columns[part].append(int(axis))
+    return np.ascontiguousarray(axes[:, np.concatenate(columns)], np.float32)

@@ -20,6 +20,7 @@ from ridgeline.search.codecs import (
     make_rabitq_codec,
     train_byte_codec,
     train_product_codec,
+    train_rotated_codec,
 )
 from ridgeline.search.engine import EngineConfig, SearchOptions
 from ridgeline.search.flat import FlatRows, compute_biases
@@ -331,7 +332,8 @@ def _train_codec(config: EngineConfig, name: str, vectors: Floats, seed: int) ->
     if name == "SQ8":
         return train_byte_codec(vectors)
     if name == "PQ":
-        return train_product_codec(vectors, config.spec.parts or 1, seed)
+        train = train_rotated_codec if config.spec.rotated else train_product_codec
+        return train(vectors, config.spec.parts or 1, seed)
     if name == "RaBitQ":
         return make_rabitq_codec(config.dim, config.spec.bits or 1, config.spec.refine is not None, seed)
     return FlatCodec(config.dim, config.dtype)
@@ -341,7 +343,7 @@ def _restore_codec(config: EngineConfig, name: str, arrays: Mapping[str, Array],
     if name == "SQ8":
         return ByteCodec(arrays[f"{prefix}base"], arrays[f"{prefix}step"], f"{prefix}residual" in arrays)
     if name == "PQ":
-        return ProductCodec(arrays[f"{prefix}words"])
+        return ProductCodec(arrays[f"{prefix}words"], arrays.get(f"{prefix}rotation"))
     if name == "RaBitQ":
         return RabitqCodec(np.array(arrays["signs"]), config.spec.bits or 1, config.spec.refine is not None)
     return FlatCodec(config.dim, config.dtype)

@@ -42,6 +42,12 @@ def export_faiss(snapshot: Snapshot, path: str | os.PathLike[str], nprobe: int, 
     if isinstance(engine.row_scorer, InvertedLists):
         faiss_index = _export_lists(faiss, engine.row_scorer, inner_ids, config.dim, metric)
         faiss_index.nprobe = nprobe
+        if isinstance(engine.row_scorer.codec, ProductCodec) and engine.row_scorer.codec.rotation is not None:
+            rotation = engine.row_scorer.codec.rotation
+            transform = faiss.OPQMatrix(config.dim, engine.row_scorer.codec.parts)
+            faiss.copy_array_to_vector(np.ascontiguousarray(rotation.T).ravel(), transform.A)
+            transform.is_trained = transform.is_orthonormal = True
+            faiss_index = faiss.IndexPreTransform(transform, faiss_index)  # Python keeps both parts alive
     else:
         faiss_index = _export_codes(faiss, engine.row_scorer.codec, engine.row_scorer.codes.rows, config.dim, metric)
     if links:  # FAISS builds its own graph of the same vectors
@@ -90,9 +96,10 @@ def _export_codes(faiss: Any, codec: Codec, codes: Array, dim: int, metric: int)
 def _export_lists(faiss: Any, row_scorer: InvertedLists, ids: Integers, dim: int, metric: int) -> Any:
     lists = len(row_scorer.centres)
     coarse = faiss.IndexFlat(dim, metric)
-    coarse.add(np.ascontiguousarray(row_scorer.centres))
-    coarse.this.disown()  # the index below owns it
     codec = row_scorer.codec
+    rotation = codec.rotation if isinstance(codec, ProductCodec) else None
+    coarse.add(np.ascontiguousarray(row_scorer.centres if rotation is None else row_scorer.centres @ rotation))
+    coarse.this.disown()  # the index below owns it
     if isinstance(codec, ProductCodec):
         faiss_index = faiss.IndexIVFPQ(coarse, dim, lists, codec.parts, 8, metric)
         faiss.copy_array_to_vector(np.ascontiguousarray(codec.words).ravel(), faiss_index.pq.centroids)

@@ -18,7 +18,7 @@ from ridgeline.search.spec import MAX_LINKS, MAX_LISTS, MIN_LINKS, Spec
 
 FORMS = (
     "IndexFlat, IndexScalarQuantizer (8 bits, fp16), IndexIVFFlat, IndexIVFScalarQuantizer, IndexIVFPQ (8 bits), "
-    "each alone, refined by Flat or SQ8, or with an id map, and IndexHNSWFlat"
+    "the last one after OPQ, too, each alone, refined by Flat or SQ8, or with an id map, and IndexHNSWFlat"
 )
 DECODED_AT_ONCE = 65_536  # rows
 
@@ -98,17 +98,22 @@ def _import_index(faiss: Any, outer: Any) -> ImportedIndex:
     if isinstance(index, faiss.IndexRefine):
         depth = max(1, round(index.k_factor))
         refine, index = faiss.downcast_index(index.refine_index), faiss.downcast_index(index.base_index)
+    rotation = None
+    if isinstance(index, faiss.IndexPreTransform) and (rotation := _read_rotation(faiss, index)) is not None:
+        index = faiss.downcast_index(index.index)
     dim = int(index.d)
     nprobe, links = None, None
     if isinstance(index, faiss.IndexHNSWFlat):
         links = min(MAX_LINKS, max(MIN_LINKS, int(index.hnsw.nb_neighbors(1))))
         index = faiss.downcast_index(index.storage)
     if isinstance(index, faiss.IndexIVF):
-        arrays, codes, inner_ids, parts = _read_lists(faiss, index, dim)
+        arrays, codes, inner_ids, parts = _read_lists(faiss, index, dim, rotation)
         nprobe, lists = int(index.nprobe), int(index.nlist)
         needs_rows = outer_ids is not None or refine is not None
         if needs_rows and not np.array_equal(inner_ids, np.arange(len(inner_ids))):
             raise InputError("rows were removed below the id map or the refiner of the FAISS index; build it anew.")
+    elif rotation is not None:
+        raise InputError(f"the FAISS index rotates the vectors of a {type(index).__name__}; there is OPQm,IVFn,PQm.")
     else:
         codes = _read_codes(faiss, index, dim)
         arrays, inner_ids, lists, parts = {"codes": codes.codes}, np.arange(len(codes.codes)), None, None
@@ -129,7 +134,7 @@ def _import_index(faiss: Any, outer: Any) -> ImportedIndex:
     _check_ids(ids)
     if links is not None and refine is not None:
         raise InputError("the FAISS index refines HNSW by the same vectors; give the HNSW index alone.")
-    spec = Spec(codes.codec.name, lists, parts, refine_name, links)
+    spec = Spec(codes.codec.name, lists, parts, refine_name, links, rotated=rotation is not None)
     return ImportedIndex(EngineConfig(spec, metric, dim, dtype), arrays, ids, nprobe, depth)
 
 
@@ -138,6 +143,18 @@ def _only_normalizes(faiss: Any, index: Any) -> bool:
         return False
     transform = faiss.downcast_VectorTransform(index.chain.at(0))
     return isinstance(transform, faiss.NormalizationTransform) and transform.norm == 2
+
+
+def _read_rotation(faiss: Any, index: Any) -> Floats | None:
+    """The matrix [d, d] of OPQ, with which vectors are multiplied from the right; None if it is another transform."""
+    if index.chain.size() != 1:
+        return None
+    transform = faiss.downcast_VectorTransform(index.chain.at(0))
+    if not isinstance(transform, faiss.LinearTransform) or transform.d_in != transform.d_out or transform.have_bias:
+        return None
+    matrix: Floats = faiss.vector_to_array(transform.A).reshape(transform.d_out, transform.d_in).T
+    is_rotation = np.allclose(matrix.T @ matrix, np.eye(len(matrix)), atol=1e-3)
+    return np.ascontiguousarray(matrix) if is_rotation else None
 
 
 def _find_metric(faiss: Any, index: Any, unit: bool) -> str:
@@ -175,14 +192,21 @@ def _read_scalar_codes(faiss: Any, quantizer: Any, codes: Array, dim: int) -> _C
     return _Codes(codec, np.ascontiguousarray(codes))
 
 
-def _read_lists(faiss: Any, index: Any, dim: int) -> tuple[dict[str, Array], _Codes, Integers, int | None]:
-    """Return (arrays of the lists, codes by position, ids in the order of rows, parts of PQ)."""
+def _read_lists(
+    faiss: Any, index: Any, dim: int, rotation: Floats | None
+) -> tuple[dict[str, Array], _Codes, Integers, int | None]:
+    """Return (arrays of the lists, codes by position, ids in the order of rows, parts of PQ).
+
+    FAISS rotates whole vectors; here centres are not rotated, only what PQ codes.
+    """
     is_product = type(index) is faiss.IndexIVFPQ and index.pq.nbits == 8
     if not is_product and not isinstance(index, faiss.IndexIVFFlat | faiss.IndexIVFScalarQuantizer):
         bits = f" with {index.pq.nbits} bits" if isinstance(index, faiss.IndexIVFPQ) else ""
         raise InputError(
             f"the FAISS index is of type {type(index).__name__}{bits}, which has no counterpart; there are {FORMS}."
         )
+    if rotation is not None and not is_product:
+        raise InputError(f"the FAISS index rotates the vectors of a {type(index).__name__}; there is OPQm,IVFn,PQm.")
     if is_product and not index.by_residual:
         raise InputError("the FAISS index has PQ codes of whole vectors; there are those of residuals only.")
     lists, size = int(index.nlist), int(index.code_size)
@@ -200,6 +224,8 @@ def _read_lists(faiss: Any, index: Any, dim: int) -> tuple[dict[str, Array], _Co
         invlists.release_codes(number, code_pointer)
         invlists.release_ids(number, id_pointer)
     centres = np.ascontiguousarray(index.quantizer.reconstruct_n(0, lists), np.float32)
+    if rotation is not None:
+        centres = np.ascontiguousarray(centres @ rotation.T)
     list_ids = np.repeat(np.arange(lists), sizes)
     parts, residual = None, False
     if isinstance(index, faiss.IndexIVFFlat):
@@ -209,7 +235,7 @@ def _read_lists(faiss: Any, index: Any, dim: int) -> tuple[dict[str, Array], _Co
     else:
         parts, residual = int(index.pq.M), True
         words = faiss.vector_to_array(index.pq.centroids).reshape(parts, 256, dim // parts)
-        stored = _Codes(ProductCodec(words), codes)
+        stored = _Codes(ProductCodec(words, rotation), codes)
     rows, ids_by_row = np.empty(len(ids), np.int64), np.sort(ids)
     rows[np.argsort(ids, kind="stable")] = np.arange(len(ids))
     if residual and isinstance(stored.codec, FlatCodec):

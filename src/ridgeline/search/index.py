@@ -73,9 +73,9 @@ MAX_REMOVED_SHARE = 0.25  # a larger share of removed rows is dropped from the e
 class Index:
     """Vectors with ids, searched by similarity.
 
-    spec    Flat, SQ8, RaBitQb, IVFn,Flat, IVFn,SQ8, IVFn,PQm or IVFn,RaBitQb, each with optional ,Refine(Flat) or
-            ,Refine(SQ8); HNSWm, a graph with m links per row; or Auto. RaBitQ (b bits per dimension, 1 to 4) and HNSW
-            are for CPUs
+    spec    Flat, SQ8, RaBitQb, IVFn,Flat, IVFn,SQ8, IVFn,PQm, OPQm,IVFn,PQm or IVFn,RaBitQb, each with optional
+            ,Refine(Flat) or ,Refine(SQ8); HNSWm, a graph with m links per row; or Auto. RaBitQ (b bits per dimension,
+            1 to 4), OPQ (a learnt rotation before PQ) and HNSW are for CPUs
     dim     components of a vector; by default those of the first vectors
     metric  cosine (vectors are scaled to length 1) or ip: high is near; l2: squared distance, low is near
     device  auto, cpu, cuda, cuda:N
@@ -106,7 +106,9 @@ class Index:
         self.model = model
         self._dim = None if dim is None else int(dim)
         graph = self._requested_spec is not None and self._requested_spec.links
-        for_cpu = self._requested_spec is not None and (graph or self._requested_spec.bits)
+        for_cpu = self._requested_spec is not None and (
+            graph or self._requested_spec.bits or self._requested_spec.rotated
+        )
         self._backend: Backend = find_backend("cpu" if for_cpu and device == "auto" else device)
         if for_cpu and self._backend.device != "cpu":
             raise InputError(f"'{spec}' is for CPUs; use device='cpu', or Flat or IVFn,Flat on {device}.")

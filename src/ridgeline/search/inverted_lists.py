@@ -126,6 +126,9 @@ class InvertedLists:
         if isinstance(self.codec, RabitqCodec):
             lost = ROUNDED_QUERY * compute_norms(queries) * self._longest_difference
             return 2 * lost + compute_slack(queries.shape[1], bound)
+        if isinstance(self.codec, ProductCodec) and self.codec.rotation is not None:  # products with its columns, twice
+            dim = queries.shape[1]
+            bound = bound + 2 * np.sqrt(dim) * compute_norms(queries) * (self.longest + self._longest_centre)
         return compute_slack(queries.shape[1], bound + bound_byte_products(self.codec, queries))
 
     def blocks(self, queries: Floats, nprobe: int, allowed: Flags | None) -> Iterator[Block]:

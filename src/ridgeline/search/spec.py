@@ -1,7 +1,7 @@
 """Specs of indexes, in the syntax of FAISS.
 
 >>> parse_spec("IVF1024,PQ48,Refine(Flat)")
-Spec(codec='PQ', lists=1024, parts=48, refine='Flat', links=None, bits=None)
+Spec(codec='PQ', lists=1024, parts=48, refine='Flat', links=None, bits=None, rotated=False)
 >>> str(parse_spec("ivf64,sq8"))
 'IVF64,SQ8'
 """
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from ridgeline.errors import InputError
 
 FORMS = (
-    "Flat, SQ8, RaBitQb, IVFn,Flat, IVFn,SQ8, IVFn,PQm or IVFn,RaBitQb, each with ,Refine(Flat) or ,Refine(SQ8) if "
-    "wanted, HNSWm, or Auto"
+    "Flat, SQ8, RaBitQb, IVFn,Flat, IVFn,SQ8, IVFn,PQm, OPQm,IVFn,PQm or IVFn,RaBitQb, each with ,Refine(Flat) or "
+    ",Refine(SQ8) if wanted, HNSWm, or Auto"
 )
 FLAT_ROWS = 200_000  # Auto: up to this size an exact scan is fast enough
 # Auto on a CPU: a scan of 100,000 rows takes some 16 ms and finds all neighbours; a graph of them takes 40 s to build,
@@ -37,11 +37,13 @@ class Spec:
     refine: str | None = None  # Flat or SQ8
     links: int | None = None  # HNSW: links of a row in the upper layers, and half of those in the lowest one
     bits: int | None = None  # of RaBitQ: per dimension
+    rotated: bool = False  # OPQ: a learnt rotation before PQ
 
     def __str__(self) -> str:
         if self.links:
             return f"HNSW{self.links}"
-        words = [f"IVF{self.lists}"] if self.lists else []
+        words = [f"OPQ{self.parts}"] if self.rotated else []
+        words += [f"IVF{self.lists}"] if self.lists else []
         words.append(f"{self.codec}{self.parts or self.bits or ''}")
         return ",".join(words + ([f"Refine({self.refine})"] if self.refine else []))
 
@@ -76,6 +78,9 @@ def parse_spec(text: str) -> Spec | None:
             raise _make_error(text, words[1], f"HNSW keeps the vectors themselves: HNSW{links}")
         return Spec("Flat", links=links)
     lists = refine = parts = bits = None
+    rotated_parts, rotation = None, ""
+    if match := re.fullmatch(r"opq(\d+)", words[0], re.IGNORECASE):
+        rotated_parts, rotation, words = int(match[1]), words[0], words[1:] or [""]
     if match := re.fullmatch(r"ivf(\d+)", words[0], re.IGNORECASE):
         lists = int(match[1])
         if not 1 <= lists <= MAX_LISTS:
@@ -103,7 +108,11 @@ def parse_spec(text: str) -> Spec | None:
         raise _make_error(text, words[0], f"give {FORMS}")
     if len(words) > 1:
         raise _make_error(text, words[1], f"give {FORMS}")
-    return Spec(codec, lists, parts, refine, bits=bits)
+    if rotated_parts is not None and rotated_parts != parts:
+        raise _make_error(
+            text, rotation, f"the rotation is learnt for PQ with as many parts: {rotation},IVF1024,PQ{rotated_parts}"
+        )
+    return Spec(codec, lists, parts, refine, bits=bits, rotated=rotated_parts is not None)
 
 
 def choose_spec(count: int, *, graph: bool = False) -> Spec:
