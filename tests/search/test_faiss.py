@@ -22,6 +22,9 @@ theirs = pytest.importorskip("faiss")
 VECTORS, QUERIES = make_clusters(600, 8), make_clusters(20, 8, 1)
 
 
+QUERIES_16 = np.random.default_rng(1).standard_normal((30, 16)).astype(np.float32)
+
+
 def make_theirs(text: str, metric: int = theirs.METRIC_L2, ids=None):
     index = theirs.index_factory(8, text, metric)
     if "IVF" in text:
@@ -232,3 +235,25 @@ def test_rows_are_scaled_in_place():
     values = np.array([[3.0, 4.0], [0.0, 0.0]], np.float32)
     ours.normalize_L2(values)
     assert values.tolist() == [[pytest.approx(0.6), pytest.approx(0.8)], [0, 0]]
+
+
+def test_a_graph_has_the_settings_of_faiss(tmp_path):
+    vectors = np.random.default_rng(0).standard_normal((1500, 16)).astype(np.float32)
+    one, other = ours.IndexHNSWFlat(16, 8), theirs.IndexHNSWFlat(16, 8)
+    for index in (one, other):
+        index.add(vectors)
+        assert index.hnsw.efSearch == 16
+        index.hnsw.efSearch = 200
+    assert (one.ntotal, one.d, one.is_trained, one.metric_type) == (other.ntotal, other.d, True, other.metric_type)
+    (scores, ids), (expected, expected_ids) = one.search(QUERIES_16, 5), other.search(QUERIES_16, 5)
+    assert np.mean(ids == expected_ids) > 0.97
+    assert np.allclose(scores[ids == expected_ids], expected[ids == expected_ids], rtol=1e-4)
+    assert (one.assign(QUERIES_16, 5) == ids).all()
+    one.hnsw.efSearch = 16
+    wide = one.search(QUERIES_16, 5, params=ours.SearchParametersHNSW(efSearch=200))[1]
+    assert (wide == ids).all()
+    ours.write_index(one, tmp_path / "graph.faiss")
+    again = ours.read_index(tmp_path / "graph.faiss")
+    assert isinstance(again, ours.IndexHNSWFlat)
+    assert isinstance(ours.index_factory(16, "HNSW8"), ours.IndexHNSWFlat)
+    assert again.ntotal == 1500

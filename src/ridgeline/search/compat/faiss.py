@@ -42,6 +42,7 @@ __all__ = [
     "IndexFlat",
     "IndexFlatIP",
     "IndexFlatL2",
+    "IndexHNSWFlat",
     "IndexIDMap",
     "IndexIDMap2",
     "IndexIVF",
@@ -50,6 +51,7 @@ __all__ = [
     "IndexRefine",
     "IndexRefineFlat",
     "SearchParameters",
+    "SearchParametersHNSW",
     "SearchParametersIVF",
     "extract_index_ivf",
     "index_factory",
@@ -112,6 +114,13 @@ class SearchParametersIVF(SearchParameters):
     """Parameters of one search in lists."""
 
     nprobe: int | None = None
+
+
+@dataclass
+class SearchParametersHNSW(SearchParameters):
+    """Parameters of one search in a graph."""
+
+    efSearch: int | None = None
 
 
 class Index:
@@ -184,6 +193,10 @@ class Index:
         limits, scores, ids = self.rows.range_search(as_matrix(x, self.d or None, "queries"), thresh, **settings)
         return limits.astype(np.uint64), scores, ids
 
+    def assign(self, x: Any, k: int = 1) -> Integers:
+        """Return ids [n, k] of the nearest rows."""
+        return self.search(x, k)[1]
+
     def reconstruct(self, key: int) -> Floats:
         """Return float32 [d]: the stored vector of one id."""
         vector: Floats = self.reconstruct_batch([key])[0]
@@ -219,6 +232,8 @@ class Index:
             settings["where"] = params.sel.is_member(self.rows.ids)
         if isinstance(params, SearchParametersIVF) and params.nprobe is not None:
             settings["nprobe"] = params.nprobe
+        if isinstance(params, SearchParametersHNSW) and params.efSearch is not None:
+            settings["ef"] = params.efSearch
         return settings
 
 
@@ -237,6 +252,30 @@ class IndexFlatL2(IndexFlat):
 class IndexFlatIP(IndexFlat):
     def __init__(self, d: int, *, device: str = "cpu") -> None:
         super().__init__(d, METRIC_INNER_PRODUCT, device=device)
+
+
+class HNSW:
+    """The settings of a graph."""
+
+    def __init__(self, rows: _Index) -> None:
+        self._rows = rows
+
+    @property
+    def efSearch(self) -> int:
+        """The rows that a walk keeps; FAISS's default is 16."""
+        return self._rows.ef
+
+    @efSearch.setter
+    def efSearch(self, value: int) -> None:
+        self._rows.ef = value
+
+
+class IndexHNSWFlat(Index):
+    """A graph of the vectors with `M` links per row. It is built with 100 rows per walk (efConstruction)."""
+
+    def __init__(self, d: int, M: int = 32, metric: int = METRIC_L2) -> None:
+        super().__init__(_make_rows(f"HNSW{M}", d, metric, "cpu"))
+        self.hnsw = HNSW(self.rows)
 
 
 class _OwnIds(Index):
@@ -428,6 +467,11 @@ def _wrap(rows: _Index) -> Index:
         return IndexRefine(rows)
     if spec.lists:
         return IndexIVF(rows)
+    if spec.links:
+        graph = IndexHNSWFlat.__new__(IndexHNSWFlat)
+        Index.__init__(graph, rows)
+        graph.hnsw = HNSW(rows)
+        return graph
     if spec == Spec("Flat") and rows.dtype == "float32":
         flat = IndexFlat.__new__(IndexFlat)
         Index.__init__(flat, rows)
@@ -445,6 +489,8 @@ def _make_rows(spec: str, d: int, metric: int, device: str, dtype: str = "float3
         rows.nprobe = 1
     if rows._get_spec().refine:
         rows.depth = 1
+    if rows._get_spec().links:
+        rows.ef = 16
     return rows
 
 
