@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +24,7 @@ from tests.bulk.sources_made import make_source, make_table, make_texts, read_pa
 from ridgeline import Embedder, bulk
 from ridgeline.bulk.embedding import _convert, _find_unfit
 from ridgeline.bulk.engines import Death, LocalEngine, spread_workers
+from ridgeline.bulk.ray_engine import check_reachable
 from ridgeline.errors import InputError, Locked
 from ridgeline.store import lock
 
@@ -201,6 +203,19 @@ def test_a_job_that_ends_before_its_first_part_leaves_no_target(tmp_path, settin
     with pytest.raises(InputError, match="no cluster answers"):
         bulk.embed(source, tmp_path / "out", **settings)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_ray_cluster_that_does_not_listen_is_named_at_once():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+        for name in (address, f"ray://{address}"):
+            with pytest.raises(InputError, match=f"no Ray cluster answers at '{name}'.*; check the address"):
+                check_reachable(name)
+        free.listen()
+        check_reachable(address)
+    check_reachable("auto")
+    check_reachable(None)
 
 
 def test_a_target_that_is_a_file_is_refused(tmp_path, settings, inline):

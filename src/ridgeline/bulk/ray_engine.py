@@ -8,6 +8,7 @@ room. Ray itself reads RAY_ADDRESS, RAY_AUTH_MODE and RAY_AUTH_TOKEN; the token 
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -24,6 +25,7 @@ from ridgeline.errors import InputError, MissingExtra, StoreError, WorkerError
 
 QUEUE = 2  # chunks of an actor: the one it computes, and the next
 WAIT_S = 1.0
+CONNECT_S = 10.0
 START_S = 600.0  # for the first actor
 MAX_ACTORS = 4096
 
@@ -34,6 +36,17 @@ def require_ray() -> None:
         import ray as ray
     except ImportError:
         raise MissingExtra("--engine ray (the extra ridgeline[ray])", "ray") from None
+
+
+def check_reachable(address: str | None) -> None:
+    """Raise InputError if nothing listens at the address of a cluster; Ray itself tries for minutes."""
+    host, _, port = (address or "").rpartition("://")[2].rpartition(":")
+    if not host or not port.isdecimal():
+        return  # "auto", or this machine
+    try:
+        socket.create_connection((host, int(port)), CONNECT_S).close()
+    except (OSError, OverflowError) as error:
+        raise InputError(f"no Ray cluster answers at '{address}': {error}; check the address.") from None
 
 
 class Actor:
@@ -96,6 +109,7 @@ class RayEngine(AbstractContextManager["RayEngine"]):
             settings |= {"address": "local", "include_dashboard": False}
         elif self._address is not None:
             settings["address"] = self._address
+        check_reachable(self._address or os.environ.get("RAY_ADDRESS"))
         try:
             ray.init(**settings)
         except Exception as error:  # Ray raises errors of many kinds
