@@ -117,9 +117,9 @@ search.search_rows(one, rows, 10)
 search.search_rows(one, rows, 10, metric="l2", bias=norms, allowed=allowed)
 search.search_rows(one, empty(1000, 384, dtype="float32"), 10)
 search.search_rows(one, codes, 10, grid=grid)
-search.search_lists(one, centres, starts, 3000, rows, 10, 16, ids=ids)
-search.search_lists(one, centres, starts, 30, rows, 10, 1, ids=ids)
-"""
+for probes, tiles in ((16, 94), (1, 1)):
+    inverted_lists.scan_lists(one, rows, empty(1, probes, dtype="int64"), starts, tiles)
+"""  # search_lists takes this scan only for a large k
     facts = compile_kernels(
         calls, "_scan_rows_kernel,_scan_codes_kernel,_scan_lists_kernel,_pack_queries_kernel", tmp_path
     )
