@@ -38,9 +38,9 @@ def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_spec_follows_from_the_number_of_rows() -> None:
-    assert [str(choose_spec(n, graph=True)) for n in (0, 99_999, 100_000, 1_000_000)] == ["Flat"] * 2 + ["HNSW32"] * 2
+    assert [str(choose_spec(n, graph=True)) for n in (0, 19_999, 20_000, 1_000_000)] == ["Flat"] * 2 + ["HNSW32"] * 2
     assert choose_spec(1_000_001, graph=True).lists == choose_spec(1_000_001).lists == 2048
-    assert [str(choose_spec(n)) for n in (10_000, 200_000)] == ["Flat", "Flat"]
+    assert [str(choose_spec(n)) for n in (20_000, 200_000)] == ["Flat", "Flat"]
     assert choose_spec(200_001).lists == 1024
 
 
