@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import weakref
 
@@ -10,7 +11,7 @@ import pytest
 from tests.embed.tiny import TEXTS, WORDS, Reference
 
 from ridgeline import Embedder, errors
-from ridgeline.embed import Tokens, TooLong
+from ridgeline.embed import Tokens, TooLong, embed_file
 from ridgeline.embed import inputs as inputs
 from ridgeline.embed.devices import read_cpu_flags, resolve_dtype, resolve_torch_device
 from ridgeline.embed.encoder import Encoder
@@ -341,3 +342,14 @@ def test_repr_names_model_and_device(embedder):
     assert (embedder.device, embedder.dtype, embedder.dim) == ("cpu", "float32", 32)
     layers = embedder._encoder.layers
     assert layers.budget == layers.batch_tokens["cpu"] * max(2, torch.get_num_threads())  # tokens of a batch
+
+
+def test_messages_about_a_file_count_its_rows(folder, tmp_path):
+    rows = [json.dumps({"text": "dog " * 600 if k == 17 else "a dog"}) for k in range(25)]
+    (tmp_path / "in.jsonl").write_text("\n".join(rows) + "\n", encoding="ascii")
+    with (
+        Embedder(folder, device="cpu", dtype="float32") as whole,
+        pytest.warns(UserWarning, match="text 17 reaches the limit"),
+    ):
+        embed_file(whole, tmp_path / "in.jsonl", tmp_path / "out.npy", chunk=10)
+    assert len(np.load(tmp_path / "out.npy")) == 25

@@ -62,6 +62,17 @@ def test_bad_input_is_named(two, tmp_path):
 
 
 @pytest.mark.slow
+def test_messages_count_all_texts(two):
+    texts = make_texts(120)
+    texts[77] = "dog " * 2000
+    with pytest.warns(UserWarning, match="text 77 reaches the limit"):
+        two.encode(texts)
+    texts[77], texts[103] = "a dog", "a \ud800 dog"
+    with pytest.raises(ChunkError, match="text 103 holds"):
+        two.encode(texts)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", [0, -1, 1.5, "all", None])
 def test_a_chunk_of_no_texts_is_refused_at_once(folder, chunk):
     with pytest.raises(InputError, match=r"chunk is .*; give 1 text or more"):

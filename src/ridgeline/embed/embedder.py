@@ -10,7 +10,7 @@ import os
 import threading
 import warnings
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from types import TracebackType
@@ -205,6 +205,24 @@ class Embedder:
             return self.encode_tokens(tokens, output=output, batch_tokens=batch_tokens, progress=progress, to=to)
         vectors = self._encode_windows(self._make_windows(texts, total), total, batch_tokens, progress)
         return _name_result(_convert_result(vectors, to), output)
+
+    def encode_part(
+        self,
+        texts: Sequence[str],
+        first: int,
+        *,
+        batch_tokens: int | str = "auto",
+        progress: Progress | None = None,
+    ) -> Vectors:
+        """Encode some of many texts into float32 [N, dim]; messages count them from `first`."""
+        self._folder_heads.check(["dense"])
+        check_texts(texts)
+        if self._can_record and are_few(texts):
+            tokens = join_tokens([self._tokenize(part, first + start) for start, part in split_windows(texts)])
+            vectors: Vectors = self.encode_tokens(tokens, batch_tokens=batch_tokens, progress=progress)
+            return vectors
+        windows = self._make_windows(texts, len(texts), first)
+        return self._encode_windows(windows, len(texts), batch_tokens, progress)
 
     def encode_one(self, text: str) -> Vectors:
         """Encode one text into float32 [dim], with the least overhead."""
@@ -461,25 +479,28 @@ class Embedder:
         scatter_rows(result, rows, vectors, len(os.sched_getaffinity(0)))
         self.stage_ns["placing vectors"] += now_ns() - start_ns
 
-    def _make_windows(self, texts: Iterable[str], total: int | None) -> Iterator[Window]:
-        """Yield windows of sorted tokens; the next ones are tokenized while one is encoded."""
+    def _make_windows(self, texts: Iterable[str], total: int | None, before: int = 0) -> Iterator[Window]:
+        """Yield windows of sorted tokens; the next ones are tokenized while one is encoded.
+
+        before  texts of earlier parts, which messages count as well
+        """
         source = split_windows(texts)
         if total is not None and total <= FIRST_WINDOW:  # one window: nothing to overlap
             for first, part in source:
-                yield self._make_window(part, first)
+                yield self._make_window(part, first, before)
             return
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, "ridgeline-tokenize")
         pending: deque[Future[Window]] = deque()
         for first, part in source:
-            pending.append(self._pool.submit(self._make_window, part, first))
+            pending.append(self._pool.submit(self._make_window, part, first, before))
             if len(pending) > WINDOWS_AHEAD:
                 yield pending.popleft().result()
         while pending:
             yield pending.popleft().result()
 
-    def _make_window(self, texts: list[str], first: int) -> Window:
-        tokens = self._tokenize(texts, first)
+    def _make_window(self, texts: list[str], first: int, before: int) -> Window:
+        tokens = self._tokenize(texts, before + first)
         start_ns = now_ns()
         window = make_window(tokens, first)
         self.stage_ns["sorting by length"] += now_ns() - start_ns

@@ -69,7 +69,18 @@ class EmbedderPool:
 
     def encode_chunks(self, chunks: Iterable[list[str]]) -> Iterator[Vectors]:
         """Yield float32 [n, dim] for each list of texts, in order; a worker encodes one list at a time."""
-        for vectors, notes in self._pool.map(chunks):
+
+        def count() -> Iterator[tuple[int, list[str]]]:
+            first = 0
+            for texts in chunks:
+                yield first, texts
+                first += len(texts)
+
+        yield from self.encode_parts(count())
+
+    def encode_parts(self, parts: Iterable[tuple[int, list[str]]]) -> Iterator[Vectors]:
+        """Yield float32 [n, dim] for each (number of the first text, texts); messages count the texts from there."""
+        for vectors, notes in self._pool.map(parts):
             for note in notes:
                 warnings.warn(note, stacklevel=2)
             yield vectors
@@ -88,14 +99,17 @@ class EmbedderPool:
         self._pool.__exit__(kind, error, trace)
 
 
-def _make_encode(model: str, settings: dict[str, Any], device: str) -> Callable[[list[str]], tuple[Vectors, list[str]]]:
+def _make_encode(
+    model: str, settings: dict[str, Any], device: str
+) -> Callable[[tuple[int, list[str]]], tuple[Vectors, list[str]]]:
     """Load the encoder in a worker; its function returns vectors and warnings, which the caller repeats."""
     embedder = Embedder(model, device=device, **settings)
 
-    def encode(texts: list[str]) -> tuple[Vectors, list[str]]:
+    def encode(part: tuple[int, list[str]]) -> tuple[Vectors, list[str]]:
+        first, texts = part
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
-            vectors: Vectors = embedder.encode(texts)
+            vectors = embedder.encode_part(texts, first)
         return vectors, [str(warning.message) for warning in caught]
 
     return encode

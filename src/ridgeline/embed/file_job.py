@@ -150,7 +150,8 @@ def _embed_rows(
                 before = rows.share()
 
         done = 0
-        for vectors in encode_alone() if pool is None else pool.encode_chunks(missing_chunks()):
+        numbered = ((pending[-1][1], texts) for texts in missing_chunks())  # its number is put there before
+        for vectors in encode_alone() if pool is None else pool.encode_parts(numbered):
             number, _, length = pending.popleft()
             chunks.put(number, vectors.tobytes())
             done += length
@@ -189,15 +190,7 @@ def verify_file(
 def _encode_chunk(
     embedder: Embedder, texts: Sequence[str], first: int, batch_tokens: int | str, report: Callable[[int], None]
 ) -> NDArray[np.float32]:
-    try:
-        vectors: NDArray[np.float32] = embedder.encode(
-            texts, batch_tokens=batch_tokens, progress=lambda done, _: report(done)
-        )
-    except InputError as error:
-        if str(error).startswith("text "):  # its number counts from the start of the chunk
-            raise InputError(f"among rows {first} to {first + len(texts) - 1}: {error}") from error
-        raise
-    return vectors
+    return embedder.encode_part(texts, first, batch_tokens=batch_tokens, progress=lambda done, _: report(done))
 
 
 def _hash_model_files(folder: Path) -> str:
