@@ -62,9 +62,13 @@ def test_an_index_of_faiss_has_the_same_results_here(tmp_path, text: str, metric
 def test_a_graph_is_built_anew_from_the_same_vectors(tmp_path, metric: str):
     index = Index("HNSW8", metric=metric, device="cpu")
     index.add(VECTORS, ids=np.arange(600)[::-1])
+    index.ef = 100
+    index.export_faiss(tmp_path / "y.faiss")
+    assert Index.from_faiss(tmp_path / "y.faiss").ef == 100
+    index.ef = None
     index.export_faiss(tmp_path / "x.faiss")
     read, again = theirs.read_index(str(tmp_path / "x.faiss")), Index.from_faiss(tmp_path / "x.faiss")
-    assert (again.spec, again.ids.tolist()) == ("HNSW8", index.ids.tolist())
+    assert (again.spec, again.ids.tolist(), again.ef) == ("HNSW8", index.ids.tolist(), 64)
     unit = QUERIES / np.linalg.norm(QUERIES, axis=1, keepdims=True)
     values = unit if metric == "cosine" else QUERIES
     assert np.array_equal(again.search(values, 5)[1], index.search(values, 5)[1])
@@ -255,5 +259,6 @@ def test_a_graph_has_the_settings_of_faiss(tmp_path):
     ours.write_index(one, tmp_path / "graph.faiss")
     again = ours.read_index(tmp_path / "graph.faiss")
     assert isinstance(again, ours.IndexHNSWFlat)
+    assert again.hnsw.efSearch == theirs.read_index(str(tmp_path / "graph.faiss")).hnsw.efSearch == 16
     assert isinstance(ours.index_factory(16, "HNSW8"), ours.IndexHNSWFlat)
     assert again.ntotal == 1500

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from ridgeline.search.snapshot import Snapshot
 
 
-def export_faiss(snapshot: Snapshot, path: str | os.PathLike[str], nprobe: int, depth: int) -> None:
-    """Write the index as a FAISS file that searches as many lists (nprobe) and candidates (k_factor = depth).
+def export_faiss(snapshot: Snapshot, path: str | os.PathLike[str], nprobe: int, depth: int, ef: int) -> None:
+    """Write the index as a FAISS file that searches as many lists (nprobe), candidates (k_factor = depth) and rows of
+    a graph (efSearch = ef).
 
     Cosine becomes inner product over unit vectors: give FAISS queries of length 1.
     """
@@ -53,6 +54,7 @@ def export_faiss(snapshot: Snapshot, path: str | os.PathLike[str], nprobe: int, 
     if links:  # FAISS builds its own graph of the same vectors
         faiss_index = faiss.IndexHNSWFlat(config.dim, links, metric)
         faiss_index.hnsw.efConstruction = max(BUILD_EFFORT, 2 * links)
+        faiss_index.hnsw.efSearch = ef
         faiss_index.add(np.ascontiguousarray(engine.vectors(np.arange(engine.count))))
     parts: list[Any] = []  # FAISS does not own the parts of an index: keep them alive until it is written
     if engine.refiner is not None:

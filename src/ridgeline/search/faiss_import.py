@@ -35,6 +35,7 @@ class ImportedIndex:
     ids: Integers
     nprobe: int | None
     depth: int | None
+    ef: int | None
 
 
 @dataclass(frozen=True)
@@ -102,9 +103,10 @@ def _import_index(faiss: Any, outer: Any) -> ImportedIndex:
     if isinstance(index, faiss.IndexPreTransform) and (rotation := _read_rotation(faiss, index)) is not None:
         index = faiss.downcast_index(index.index)
     dim = int(index.d)
-    nprobe, links = None, None
+    nprobe, links, ef = None, None, None
     if isinstance(index, faiss.IndexHNSWFlat):
         links = min(MAX_LINKS, max(MIN_LINKS, int(index.hnsw.nb_neighbors(1))))
+        ef = int(index.hnsw.efSearch)
         index = faiss.downcast_index(index.storage)
     if isinstance(index, faiss.IndexIVF):
         arrays, codes, inner_ids, parts = _read_lists(faiss, index, dim, rotation)
@@ -135,7 +137,7 @@ def _import_index(faiss: Any, outer: Any) -> ImportedIndex:
     if links is not None and refine is not None:
         raise InputError("the FAISS index refines HNSW by the same vectors; give the HNSW index alone.")
     spec = Spec(codes.codec.name, lists, parts, refine_name, links, rotated=rotation is not None)
-    return ImportedIndex(EngineConfig(spec, metric, dim, dtype), arrays, ids, nprobe, depth)
+    return ImportedIndex(EngineConfig(spec, metric, dim, dtype), arrays, ids, nprobe, depth, ef)
 
 
 def _only_normalizes(faiss: Any, index: Any) -> bool:

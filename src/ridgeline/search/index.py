@@ -213,8 +213,9 @@ class Index:
 
     @classmethod
     def from_faiss(cls, source: Any, *, device: str = "cpu", model: str | None = None) -> Index:
-        """Return an index with the codes, lists, ids, nprobe and k_factor of a FAISS index: a file, or an object of
-        the library. An index over normalized vectors with inner products becomes cosine. A graph (HNSW) is built anew.
+        """Return an index with the codes, lists, ids, nprobe, k_factor and efSearch of a FAISS index: a file, or an
+        object of the library. An index over normalized vectors with inner products becomes cosine. A graph (HNSW) is
+        built anew.
 
         Raises InputError if there is no such type here, or two rows have the same id.
         """
@@ -225,6 +226,7 @@ class Index:
         index = cls(str(config.spec), metric=config.metric, device=device, dtype=config.dtype, model=model)
         if config.spec.links:
             index.add(imported.arrays["codes"], ids=imported.ids)
+            index._ef = imported.ef
             return index
         rows = make_empty_rows().append(len(imported.ids), imported.ids, None)
         index._snapshot = Snapshot(rows, index._backend.restore_engine(config, imported.arrays))
@@ -553,7 +555,7 @@ class Index:
         """Write a file for `faiss.read_index`."""
         from ridgeline.search.faiss_export import export_faiss
 
-        export_faiss(self._drop_removed(), path, self.nprobe, self.depth)
+        export_faiss(self._drop_removed(), path, self.nprobe, self.depth, self.ef)
 
     def __repr__(self) -> str:
         return f"Index('{self.spec}', dim={self.dim}, metric='{self.metric}', device='{self.device}', rows={len(self)})"
