@@ -414,3 +414,9 @@ def test_the_cores_of_a_gpu_decide_how_many_workers_it_has(devices, cores, count
     workers = spread_workers(devices, None)
     assert (len(workers), workers.count(devices[-1])) == (count, count // len(devices))
     assert spread_workers(devices, 3)[:2] == (devices * 2)[:2]
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+def test_a_ray_cluster_can_have_an_ipv6_address():
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as server:
+        check_reachable(f"ray://[::1]:{server.getsockname()[1]}")

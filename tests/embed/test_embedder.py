@@ -54,7 +54,7 @@ def test_the_budget_changes_no_vector(embedder, expected, batch_tokens):
 
 def test_the_vectors_of_many_windows_are_in_order(embedder, expected, monkeypatch):
     monkeypatch.setattr(inputs, "WINDOW_TEXTS", 4)
-    monkeypatch.setattr(inputs.split_windows, "__kwdefaults__", {"first": 2})
+    monkeypatch.setattr(inputs.split_windows, "__kwdefaults__", {"first": 2, "before": 0})
     close(embedder.encode(TEXTS), expected)
     close(embedder.encode(iter(TEXTS)), expected)
     close(np.stack(list(embedder.encode_iter(TEXTS, batch_tokens=9))), expected)
@@ -110,7 +110,7 @@ def test_without_normalising_vectors_are_not_scaled(folder):
 
 def test_endless_texts_are_read_only_as_far_as_needed(embedder, monkeypatch):
     monkeypatch.setattr(inputs, "WINDOW_TEXTS", 8)
-    monkeypatch.setattr(inputs.split_windows, "__kwdefaults__", {"first": 8})
+    monkeypatch.setattr(inputs.split_windows, "__kwdefaults__", {"first": 8, "before": 0})
     pulled = 0
 
     class Text(str):
@@ -353,3 +353,11 @@ def test_messages_about_a_file_count_its_rows(folder, tmp_path):
     ):
         embed_file(whole, tmp_path / "in.jsonl", tmp_path / "out.npy", chunk=10)
     assert len(np.load(tmp_path / "out.npy")) == 25
+
+
+def test_a_part_of_many_texts_is_counted_from_its_first(embedder):
+    np.testing.assert_array_equal(embedder.encode_part(TEXTS, 100), embedder.encode(TEXTS))
+    with pytest.raises(errors.InputError, match="text 101 is 3"):
+        embedder.encode_part(["a dog", 3], 100)
+    with pytest.raises(errors.InputError, match="text 102 holds"):
+        embedder.encode_part(["a dog", "a dog", "a \ud800 dog"], 100)

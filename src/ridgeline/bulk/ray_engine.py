@@ -44,7 +44,7 @@ def check_reachable(address: str | None) -> None:
     if not host or not port.isdecimal():
         return  # "auto", or this machine
     try:
-        socket.create_connection((host, int(port)), CONNECT_S).close()
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
     except (OSError, OverflowError) as error:
         raise InputError(f"no Ray cluster answers at '{address}': {error}; check the address.") from None
 

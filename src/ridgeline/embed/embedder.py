@@ -218,7 +218,9 @@ class Embedder:
         self._folder_heads.check(["dense"])
         check_texts(texts)
         if self._can_record and are_few(texts):
-            tokens = join_tokens([self._tokenize(part, first + start) for start, part in split_windows(texts)])
+            tokens = join_tokens(
+                [self._tokenize(part, first + start) for start, part in split_windows(texts, before=first)]
+            )
             vectors: Vectors = self.encode_tokens(tokens, batch_tokens=batch_tokens, progress=progress)
             return vectors
         windows = self._make_windows(texts, len(texts), first)
@@ -484,7 +486,7 @@ class Embedder:
 
         before  texts of earlier parts, which messages count as well
         """
-        source = split_windows(texts)
+        source = split_windows(texts, before=before)
         if total is not None and total <= FIRST_WINDOW:  # one window: nothing to overlap
             for first, part in source:
                 yield self._make_window(part, first, before)

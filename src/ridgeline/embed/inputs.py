@@ -14,8 +14,13 @@ MAX_RECORDED_TEXTS = 1024  # of one recording (cuda_graphs.py)
 MAX_SHORT_TEXTS, MAX_SHORT_CHARACTERS = 4096, 300_000  # some four recordings
 
 
-def split_windows(texts: Iterable[Any], *, first: int = FIRST_WINDOW) -> Iterator[tuple[int, list[str]]]:
-    """Yield (number of the first text, texts), in order; raises InputError for a value that is not a text."""
+def split_windows(
+    texts: Iterable[Any], *, first: int = FIRST_WINDOW, before: int = 0
+) -> Iterator[tuple[int, list[str]]]:
+    """Yield (number of the first text, texts), in order; raises InputError for a value that is not a text.
+
+    before  texts of earlier parts, which the error counts as well
+    """
     start, size, limit = 0, 0, first
     texts_in_window: list[str] = []
     for piece in _split_column(texts):
@@ -30,7 +35,9 @@ def split_windows(texts: Iterable[Any], *, first: int = FIRST_WINDOW) -> Iterato
             piece = piece[offset:] if offset else piece
         for text in piece:
             if not isinstance(text, str):
-                raise InputError(f"text {start + len(texts_in_window)} is {_format_value(text)}; give strings only.")
+                raise InputError(
+                    f"text {before + start + len(texts_in_window)} is {_format_value(text)}; give strings only."
+                )
             texts_in_window.append(text)
             size += len(text)
             if len(texts_in_window) >= limit or size >= WINDOW_CHARACTERS:

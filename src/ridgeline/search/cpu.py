@@ -32,7 +32,7 @@ from ridgeline.search.metric import compute_norms, normalize
 from ridgeline.search.spec import Spec, check_dimension
 
 MIN_PER_LIST = 16  # training vectors; with fewer, differences to the centres are smaller than those of new vectors
-SINGLE_ROW_COST = 4  # scoring a row by itself takes as long as so many rows of a list
+SINGLE_ROW_COST = 4  # scoring a row by itself takes as long as this many rows of a list
 MAX_CANDIDATES = 1 << 22  # rows of all queries that are scored at a time
 MAX_SINGLE_QUERIES = 5  # up to this many queries, lists are read by one query after the other in native loops
 

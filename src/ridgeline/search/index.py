@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 DTYPES = ("auto", "float32", "float16")
 DEPTHS = {"Flat": 1, "SQ8": 2, "PQ": 8, "RaBitQ": 4}  # the default depth of each codec
 DEFAULT_EF = 64  # of HNSW
-AUTO_RECALL, AUTO_SAMPLE = 0.95, 100  # Auto chooses ef by a curve of so many rows
+AUTO_RECALL, AUTO_SAMPLE = 0.95, 100  # Auto chooses ef by a curve of this many rows
 MAX_RESULTS = 2**32  # in one search: 48 GiB
 LOAD_TRIES = 5  # another process may replace the folder while it is read
 MAX_REMOVED_SHARE = 0.25  # a larger share of removed rows is dropped from the engine
@@ -634,7 +634,7 @@ class Index:
         return self._backend.train_engine(EngineConfig(spec, self.metric, dim, self.dtype), vectors, seed)
 
     def _choose_spec(self, count: int) -> Spec:
-        """The spec that was requested, or that of Auto for so many vectors."""
+        """The spec that was requested, or that of Auto for this many vectors."""
         return self._requested_spec or choose_spec(count, graph=self._allows_graph)
 
     @property

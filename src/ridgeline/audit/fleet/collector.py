@@ -160,7 +160,7 @@ class Collector:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101
         self._listener.accept_handshake(writer.transport)
-        while len(self._greeting) >= _count_greetings():  # strangers who only connect replace each other
+        while len(self._greeting) >= _count_greetings():  # connections that send nothing replace each other
             oldest = next(iter(self._greeting))
             del self._greeting[oldest]
             oldest.transport.abort()
