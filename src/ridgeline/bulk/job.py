@@ -24,7 +24,7 @@ from ridgeline.bulk.target import RUNS, JobState, Part, Target, make_job_id
 from ridgeline.errors import InputError, RidgelineError, StoreError, unknown
 
 ENGINES = ("local", "ray")
-FORMAT = 1  # of parts; a new one makes new parts
+FORMAT = 2  # of parts; a new one makes new parts
 PROBES = 200  # of one chunk, to find the rows that end workers
 SHOWN_REJECTS = 3
 SLOW_CHUNK_S = 0.5  # between two chunks: longer than a commit takes

@@ -15,6 +15,7 @@ from ridgeline.bulk.rows import Reject
 from ridgeline.bulk.sources import VECTOR, Span
 from ridgeline.bulk.storage import Storage
 from ridgeline.bulk.target import Part
+from ridgeline.store import VectorParquetWriter
 
 HASH_DIGITS = 16  # of the name of a part
 
@@ -69,24 +70,17 @@ class Outcome:
 
 
 def encode_parquet(table: Any) -> bytes:
-    """Return a table as a Parquet file; the same rows give the same bytes.
-
-    Vectors are not compressed, and have no least and largest number: no reader asks for them, and finding them
-    takes longer than all the rest.
-    """
+    """Return a table as a Parquet file; the same rows give the same bytes."""
     import pyarrow as arrow
     import pyarrow.parquet as parquet
 
-    plain = [f.name for f in table.schema if f.name != VECTOR and not arrow.types.is_nested(f.type)]
     sink = io.BytesIO()
-    parquet.write_table(
-        table,
-        sink,
-        compression=dict.fromkeys(plain, "zstd") or "none",
-        use_dictionary=False,
-        write_statistics=plain,
-        row_group_size=len(table) or 1,
-    )
+    if table.schema.names[-1:] == [VECTOR] and arrow.types.is_fixed_size_list(table.schema[-1].type):
+        writer = VectorParquetWriter(sink, table.schema)
+        writer.write(table)
+        writer.close()
+    else:
+        parquet.write_table(table, sink, compression="zstd", use_dictionary=False, row_group_size=len(table) or 1)
     return sink.getvalue()
 
 

@@ -23,7 +23,7 @@ from ridgeline.embed.embedder_pool import EmbedderPool
 from ridgeline.embed.other_columns import VECTOR, OtherColumns
 from ridgeline.embed.text_files import AS_FILE_SHOWS, TextFormat, TextRows, read_texts
 from ridgeline.errors import InputError, unknown
-from ridgeline.store import ChunkSet
+from ridgeline.store import ChunkSet, VectorParquetWriter
 
 OUTPUT_FORMATS = (".npy", ".parquet")
 MAX_CHUNK = 8_192  # texts of a chunk
@@ -244,7 +244,6 @@ def _make_writer(
 
     def as_parquet(parts: Sequence[Path], tmp: Path) -> None:
         import pyarrow as arrow
-        import pyarrow.parquet as parquet
 
         if columns is None:
             raise InputError(f"'{out}' is no Parquet file.")
@@ -252,11 +251,12 @@ def _make_writer(
         schema = schema.with_metadata({METADATA: json.dumps(_describe_model(embedder, settings))})
         take, close = columns.open()
         try:
-            with parquet.ParquetWriter(tmp, schema, compression="zstd", use_dictionary=False) as writer:
+            with tmp.open("w+b") as file:
+                writer = VectorParquetWriter(file, schema)
                 for block in blocks(parts):
                     flat = arrow.FixedSizeListArray.from_arrays(arrow.array(block.reshape(-1)), dim)
-                    table = take(len(block)).append_column(schema.field(VECTOR), flat)
-                    writer.write_table(table.replace_schema_metadata(schema.metadata))
+                    writer.write(take(len(block)).append_column(schema.field(VECTOR), flat))
+                writer.close()
         finally:
             close()
 

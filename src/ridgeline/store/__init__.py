@@ -111,6 +111,7 @@ if TYPE_CHECKING:
     from ridgeline.store.manifest import (
         write_manifest as write_manifest,
     )
+    from ridgeline.store.vector_parquet import VectorParquetWriter as VectorParquetWriter
     from ridgeline.store.where import (
         COMPARE as COMPARE,
     )
@@ -176,6 +177,7 @@ __getattr__, __dir__, __all__ = attach(
         "journal": ["AppendResult", "Journal", "append_lines", "read_lines"],
         "locks": ["Owner", "try_lock", "lock", "get_owner", "release"],
         "manifest": ["MANIFEST", "Entry", "Manifest", "read_manifest", "hash_file", "verify", "write_manifest"],
+        "vector_parquet": ["VectorParquetWriter"],
         "where": [
             "COMPARE",
             "And",
