@@ -1,15 +1,20 @@
 """Lists of users and searches while items and ratings arrive, at a server in a process of its own.
 
-    python benchmarks/recommend_live.py MODEL [--seconds 20] [--items 100] [--clients 4]
+    python benchmarks/recommend_live.py MODEL [--seconds 20] [--items 100] [--clients 1]
 
-MODEL is a folder that `ridgeline recommend fit` wrote; its changes go to a copy. `--items` items and as many ratings
-arrive each second. Prints, in milliseconds: the time of each list, of each POST of an item, and from the answer to that
-POST until a search for its words finds the item.
+MODEL is a folder that `ridgeline recommend fit` wrote; its changes go to a copy. Clients first ask for lists alone;
+then `--items` items and as many ratings arrive each second while they go on. Prints, in milliseconds: the time of each
+list, of each POST of an item, and from the answer to that POST until a search for its words finds the item; and the
+CPU time of the server, which other programs on the machine change less.
 """
 
 from __future__ import annotations
 
 import argparse
+import http.client
+import json
+import os
+import queue
 import re
 import shutil
 import statistics
@@ -19,13 +24,32 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from urllib.parse import quote
 
-import httpx
 import numpy as np
 
 from ridgeline.recommend import Recommender
 
 WORDS = ("amber", "basin", "cedar", "delta", "ember", "fjord", "glade", "heron", "islet", "jetty", "kelp", "larch")
+SENDERS = 16  # connections for items and ratings
+SEARCH_EACH = 20  # items, of which one is searched for
+WARM_S = 2.0
+
+
+class Client:
+    """One connection."""
+
+    def __init__(self, port: int) -> None:
+        self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+
+    def ask(self, method: str, path: str, body: object = None) -> object:
+        data = None if body is None else json.dumps(body)
+        self.connection.request(method, path, data, {"content-type": "application/json"} if data else {})
+        answer = self.connection.getresponse()
+        text = answer.read()
+        if answer.status >= 300:
+            raise RuntimeError(f"{method} {path}: {answer.status} {text[:200]!r}")
+        return json.loads(text)
 
 
 def main() -> None:
@@ -33,85 +57,109 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--items", type=int, default=100, help="that arrive each second")
-    parser.add_argument("--clients", type=int, default=4, help="that ask for lists, one request after the other")
+    parser.add_argument("--clients", type=int, default=1, help="that ask for lists, one request after the other")
+    parser.add_argument("--pause", type=float, default=0.02, help="seconds between two lists of a client")
     options = parser.parse_args()
     with Recommender.load(options.model) as model:
-        users = model.user_ids.tolist()
+        users = [str(user) for user in model.user_ids.tolist()]
+    load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder:
         shutil.copytree(options.model, Path(folder) / "model")
         command = [sys.executable, "-m", "ridgeline", "recommend", "serve", f"{folder}/model", "--port", "0"]
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
             try:
-                url = read_url(server)
-                wait_until_ready(url)
-                times = run(url, users, options.seconds, options.items, options.clients)
+                port = read_port(server)
+                wait_until_ready(port)
+                run(server.pid, port, users, WARM_S, 0, options.clients, options.pause)
+                print(f"load before: {load:.1f}, {len(os.sched_getaffinity(0))} CPUs")
+                for rate in (0, options.items):
+                    times, cpu_s = run(server.pid, port, users, options.seconds, rate, options.clients, options.pause)
+                    print(f"\n{rate} items and ratings per second: {cpu_s:.2f} s of CPU time of the server")
+                    for kind, values in times.items():
+                        print_times(kind, values)
             finally:
                 server.terminate()
-    for name, values in times.items():
-        if len(values) < 2:
-            continue
-        cuts = statistics.quantiles(values, n=100)
-        print(f"{name}: {len(values):,}, median {statistics.median(values):.1f}, p99 {cuts[98]:.1f} ms")
 
 
-def read_url(server: subprocess.Popen[str]) -> str:
+def print_times(kind: str, values: list[float]) -> None:
+    if len(values) > 1:
+        last = statistics.quantiles(values, n=100)[98]
+        print(f"{kind}: {len(values):,}, median {statistics.median(values):.1f}, p99 {last:.1f} ms")
+
+
+def read_port(server: subprocess.Popen[str]) -> int:
     for line in server.stderr or ():
-        match = re.search(r"http://[0-9.:]+", line)
+        match = re.search(r"http://[0-9.]+:([0-9]+)", line)
         if match:
             threading.Thread(target=lambda: list(server.stderr or ()), daemon=True).start()
-            return match[0]
+            return int(match[1])
     raise SystemExit("the server did not start")
 
 
-def wait_until_ready(url: str) -> None:
-    while httpx.get(f"{url}/api/health").status_code != 200:
-        time.sleep(0.1)
+def wait_until_ready(port: int) -> None:
+    while True:
+        try:
+            Client(port).ask("GET", "/api/health")
+            return
+        except RuntimeError:
+            time.sleep(0.1)
 
 
-def run(url: str, users: list[object], seconds: float, rate: int, clients: int) -> dict[str, list[float]]:
+def run(
+    server: int, port: int, users: list[str], seconds: float, rate: int, clients: int, pause: float
+) -> tuple[dict[str, list[float]], float]:
+    """Return (times in ms by kind, CPU seconds of the server)."""
     times: dict[str, list[float]] = {"list": [], "POST of an item": [], "until a search finds it": []}
     stop, rng = threading.Event(), np.random.default_rng(0)
+    waiting: queue.Queue[tuple[int, str] | None] = queue.Queue()
 
     def ask(seed: int) -> None:
-        own = np.random.default_rng(seed)
-        with httpx.Client(base_url=url, timeout=60) as client:
-            while not stop.is_set():
-                start = time.perf_counter()
-                client.get("/api/recommend", params={"user": str(users[own.integers(len(users))])}).raise_for_status()
-                times["list"].append(1e3 * (time.perf_counter() - start))
-
-    def send(number: int) -> None:
-        title = " ".join(rng.choice(WORDS, 6))
-        item = {"id": f"live{number}", "title": f"{title} {number}"}
-        with httpx.Client(base_url=url, timeout=60) as client:
+        own, client = np.random.default_rng(seed), Client(port)
+        while not stop.wait(pause):
             start = time.perf_counter()
-            client.post("/api/items", json={"items": [item]}).raise_for_status()
+            client.ask("GET", f"/api/recommend?user={quote(users[own.integers(len(users))])}")
+            times["list"].append(1e3 * (time.perf_counter() - start))
+
+    def send() -> None:
+        client = Client(port)
+        for number, title in iter(waiting.get, None):
+            start = time.perf_counter()
+            client.ask("POST", "/api/items", {"items": [{"id": f"live{number}", "title": title}]})
             done = time.perf_counter()
             times["POST of an item"].append(1e3 * (done - start))
-            rating = {"user": f"fan{number}", "item": item["id"], "rating": 5}
-            client.post("/api/ratings", json={"ratings": [rating]}).raise_for_status()
-            if number % 20 == 0:
+            rating = {"user": f"fan{number}", "item": f"live{number}", "rating": 5}
+            client.ask("POST", "/api/ratings", {"ratings": [rating]})
+            if number % SEARCH_EACH == 0:
                 while True:
-                    found = client.get("/api/search", params={"q": item["title"], "k": 5}).json()
-                    if item["id"] in [hit["item"] for hit in found]:
+                    hits = client.ask("GET", f"/api/search?q={quote(title)}&k=5")
+                    if f"live{number}" in [hit["item"] for hit in hits]:
                         break
                 times["until a search finds it"].append(1e3 * (time.perf_counter() - done))
 
-    readers = [threading.Thread(target=ask, args=(seed,)) for seed in range(clients)]
-    for thread in readers:
+    threads = [threading.Thread(target=ask, args=(seed,)) for seed in range(clients)]
+    senders = [threading.Thread(target=send) for _ in range(SENDERS if rate else 0)]
+    busy = read_cpu_s(server)
+    for thread in (*threads, *senders):
         thread.start()
-    senders = []
     start = time.perf_counter()
     for number in range(int(seconds * rate)):
         time.sleep(max(0.0, start + number / rate - time.perf_counter()))
-        senders.append(threading.Thread(target=send, args=(number,)))
-        senders[-1].start()
+        waiting.put((number, f"{' '.join(rng.choice(WORDS, 6))} {number}"))
+    if not rate:
+        time.sleep(seconds)
+    for _ in senders:
+        waiting.put(None)
     for thread in senders:
         thread.join()
     stop.set()
-    for thread in readers:
+    for thread in threads:
         thread.join()
-    return times
+    return times, read_cpu_s(server) - busy
+
+
+def read_cpu_s(process: int) -> float:
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
-// Python names of recommend/: find_neighbours and solve_neighbours.
+// Python names of recommend/: find_neighbours, solve_neighbours and sum_rows.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 
 #include "bind.hpp"
 #include "recommend/neighbours.hpp"
+#include "recommend/row_sums.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -75,6 +76,19 @@ void bind_recommend(nb::module_ &m) {
      "neighbours"_a.noconvert(), "with_item"_a.noconvert(), "penalty"_a, "weights"_a.noconvert(), "threads"_a = 1, "isa"_a = "",
      "weights [rows, count] of (G + penalty·I) w = with_item over each row's neighbours (-1: no more). G has users of both\n"
      "items: from head [heads, heads] for items with a place in head_at, else from the lists `frequent` of either item.");
+
+  m.def("sum_rows", [](Array<const float, 2> table, Array<const std::int64_t, 1> rows, Array<const float, 2> weights, Array<float, 2> out,
+                       int threads, const std::string &isa) {
+    const std::int64_t count = std::int64_t(rows.shape(0)), kinds = std::int64_t(weights.shape(0)), all = std::int64_t(table.shape(0));
+    if (weights.shape(1) != rows.shape(0) || out.shape(0) != weights.shape(0) || out.shape(1) != table.shape(1))
+      throw std::invalid_argument("table, rows, weights and out differ in shape");
+    for (std::int64_t l = 0; l < count; ++l)
+      if (rows.data()[l] < 0 || rows.data()[l] >= all) throw std::invalid_argument("a row lies outside the table");
+    const Isa set = parse_isa(isa);
+    nb::gil_scoped_release release;
+    sum_rows({table.data(), std::int64_t(table.shape(1))}, rows.data(), count, weights.data(), kinds, out.data(), set, threads);
+  }, "table"_a.noconvert(), "rows"_a.noconvert(), "weights"_a.noconvert(), "out"_a.noconvert(), "threads"_a = 1, "isa"_a = "",
+     "out [kinds, width] = weights [kinds, count] · table[rows], in float32 and in the order of rows.");
 }
 
 } // namespace ridgeline

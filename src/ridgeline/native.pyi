@@ -650,5 +650,10 @@ def solve_neighbours(frequent: Annotated[NDArray[numpy.int32], dict(shape=(None,
     items: from head [heads, heads] for items with a place in head_at, else from the lists `frequent` of either item.
     """
 
+def sum_rows(table: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], weights: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], threads: int = 1, isa: str = '') -> None:
+    """
+    out [kinds, width] = weights [kinds, count] · table[rows], in float32 and in the order of rows.
+    """
+
 def encode_base64(rows: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], before: bytes = ..., after: bytes = ...) -> list:
     """Returns the base64 of the bytes of each row, between two other texts."""

@@ -15,8 +15,10 @@ from ridgeline.recommend.data import Ratings, build_histories, build_single_hist
 from ridgeline.recommend.models import (
     DecayedPopularity,
     Ease,
+    FoldIn,
     Hybrid,
     ItemKnn,
+    NeighbourEase,
     Popularity,
     RecentPopularity,
     Semantic,
@@ -24,6 +26,7 @@ from ridgeline.recommend.models import (
     ease,
 )
 from ridgeline.recommend.models.als import Als
+from ridgeline.recommend.models.fold_in import MAX_NEIGHBOURS
 from ridgeline.recommend.models.hybrid import standardize
 
 USERS, ITEMS = 60, 25
@@ -190,6 +193,36 @@ def test_a_user_is_scored_the_same_alone_with_all_and_in_any_part(train, stars, 
         for split in (parts, np.arange(len(stars))[:, None]):
             in_parts = np.concatenate([model.scores(all_users.select(part)) for part in split])
             np.testing.assert_allclose(in_parts, together, atol=2e-5, err_msg=model.name)
+
+
+@settings(max_examples=30, deadline=None)
+@given(likes=st.integers(0, 12), new=st.integers(0, 3), seed=st.integers(0, 1 << 16))
+@pytest.mark.parametrize("kind", [Ease, NeighbourEase])
+def test_a_few_users_are_scored_as_many_are(train, kind, likes, new, seed):
+    """Few users take another path than many; some like items that arrived after the fit."""
+    rng, width = np.random.default_rng(seed), ITEMS + new
+    fold = FoldIn(
+        rng.permutation(np.arange(ITEMS, width)),
+        rng.integers(0, ITEMS, (new, MAX_NEIGHBOURS)),
+        rng.random((new, MAX_NEIGHBOURS), np.float32) / MAX_NEIGHBOURS,
+    )
+    semantic = Semantic(rng.standard_normal((width, 8)).astype(np.float32))
+    eases = {"ease": 1.0, "ease lately": 0.35, "ease just now": 0.6}
+    hybrid = Hybrid(
+        kind(5.0).fit(train).extend(width, fold),
+        semantic,
+        Popularity(),
+        ItemKnn(4).fit(train).extend(fold),
+        RecentPopularity(np.full(width, 2003)).fit(train),
+        eases | {"semantic": 0.6, "itemknn": 0.1, "era": 0.2},
+    )
+    users = np.repeat(np.arange(9), likes)
+    items = np.concatenate([rng.permutation(width)[:likes] for _ in range(9)]).astype(np.int64)
+    given = Ratings(users, items, np.full(len(users), 5.0, np.float32), rng.integers(1, 9, len(users)))
+    histories = build_histories(given, 9, width)
+    many = hybrid.scores(histories)
+    few = np.concatenate([hybrid.scores(histories.select(part)) for part in np.array_split(np.arange(9), 4)])
+    np.testing.assert_allclose(few, many, atol=2e-4)
 
 
 def test_a_semantic_user_is_the_centred_mean_of_liked_items(train):

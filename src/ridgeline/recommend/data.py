@@ -211,7 +211,7 @@ class Histories:
     def select(self, users: NDArray[Any]) -> Histories:
         """Return the histories of some users, in the order of `users`."""
         users = np.asarray(users, np.int64)
-        lengths = self.lengths[users]
+        lengths = self.starts[users + 1] - self.starts[users]
         starts = np.r_[0, np.cumsum(lengths)]
         rows = np.repeat(self.starts[users] - starts[:-1], lengths) + np.arange(starts[-1])
         return replace(

@@ -39,7 +39,7 @@ from ridgeline import web
 from ridgeline.errors import InputError, RidgelineError
 from ridgeline.recommend.live import Change, Conflict, NotFound, TooLarge
 from ridgeline.recommend.recommender import TEXT_WEIGHT, Options, Recommender, parse_years
-from ridgeline.recommend.serving import Refitter, ServedModel, ServedModels
+from ridgeline.recommend.serving import Refitter, ServedModel, ServedModels, make_first_list
 from ridgeline.recommend.versions import RefitRules
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ def create_app(
 
     def search_first() -> None:
         for model in served.models.values():
+            make_first_list(model.snapshot)
             if not model.snapshot.has_texts:
                 continue
             try:

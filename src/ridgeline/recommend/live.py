@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from ridgeline import store
 from ridgeline.errors import InputError, StoreError
+from ridgeline.native import dot_few
 from ridgeline.recommend.data import Catalogue, Floats, Histories, Ints
 from ridgeline.recommend.item_vectors import item_texts
 from ridgeline.recommend.models import FoldIn, Hybrid, RecentPopularity
@@ -405,7 +406,8 @@ class LiveData:
         fitted = self.fitted_items
         for first in range(0, len(rows), 64):
             block = np.array(rows[first : first + 64])
-            similarities = self._centred.data[block] @ self._centred.data[:fitted].T
+            similarities = np.empty((len(block), fitted), np.float32)
+            dot_few(self._centred.data[block], self._centred.data[:fitted], similarities)
             similarities[:, ~self._is_learnt] = -np.inf
             count = min(TEXT_NEIGHBOURS, int(self._is_learnt.sum()))
             best = np.argpartition(similarities, -count, axis=1)[:, -count:]
@@ -473,7 +475,7 @@ class LiveData:
         """Return the fitted hybrid with the new items folded in; all arrays are shared."""
         base, width = self._hybrid, self._ids.count
         rows, neighbours, weights = (array.view() for array in self._fold)
-        fold = FoldIn(rows, neighbours, weights)
+        fold = FoldIn(rows, neighbours, weights, self._fold_at)
         semantic, popularity, recent = (
             copy(base.semantic),
             copy(base.popularity),

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from ridgeline import store
 from ridgeline.errors import InputError, StoreError
+from ridgeline.native import dot_few, dot_floats
 from ridgeline.recommend.data import (
     Catalogue,
     Dataset,
@@ -472,7 +473,9 @@ class Recommender:
             return []
         vector = self.embedder.encode_one(text)
         if self._live is not None or self.index is None:
-            similarities = np.where(keep, self.vectors @ np.asarray(vector, np.float32), -np.inf).astype(np.float32)
+            similarities = np.empty(len(self.vectors), np.float32)
+            dot_floats(np.asarray(vector, np.float32), self.vectors, similarities)
+            similarities[~keep] = -np.inf
             nearest = top_k(similarities[None], options.k)[0].tolist()
             return [self._describe(row, float(similarities[row]), [], "text") for row in nearest if row >= 0]
         where = None if keep.all() else keep
@@ -657,7 +660,8 @@ class Recommender:
         if not len(liked_items):
             return [[] for _ in rows]
         semantic, ease = self.hybrid.semantic.items, self.hybrid.ease
-        similarity = np.asarray(semantic[rows] @ semantic[liked_items].T, np.float32)
+        similarity = np.empty((len(rows), len(liked_items)), np.float32)
+        dot_few(semantic[rows], semantic[liked_items], similarity)
         ease_weights = ease.get_weights(liked_items, rows)
         known = ease_weights.any(1)
         similarity[known] = standardize(similarity[known]) + standardize(ease_weights[known])

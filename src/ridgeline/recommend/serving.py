@@ -22,9 +22,12 @@ from copy import copy
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ridgeline import store
 from ridgeline.errors import InputError, RidgelineError
 from ridgeline.recommend.live import Change, Line, NotFound
+from ridgeline.recommend.models import NeighbourEase
 from ridgeline.recommend.recommender import Recommender, load_model
 from ridgeline.recommend.versions import RefitRules, count_learnt_lines, list_versions, set_current
 
@@ -36,6 +39,14 @@ STOP_S = 10.0  # for a refit to end when the server stops
 MAX_LISTS = 100_000  # users whose last list is kept, to count the likes that follow
 _LISTED = 200  # items of a list that are kept
 _log = logging.getLogger("ridgeline.recommend")
+
+
+def make_first_list(model: Recommender) -> None:
+    """Make a list, and read all weights from the disk, so that the first request does not wait for either."""
+    if len(model.user_ids):
+        model.recommend(model.user_ids[0])
+    weights = model.hybrid.ease.weights
+    np.max(weights.data if isinstance(model.hybrid.ease, NeighbourEase) else weights, initial=0)
 
 
 class ServedModel:
@@ -111,6 +122,7 @@ class ServedModel:
         new = load_model(Recommender, self.path, device=device, verify=False, version=version)
         if new.encoder == old.encoder:
             new._loaded_encoder = old._loaded_encoder
+        make_first_list(new)
         with self.writing:
             new.take_over(self._model)
             if version is not None:

@@ -9,6 +9,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.native import dot_floats, sum_rows
 from ridgeline.recommend.data import Floats, Histories
 from ridgeline.recommend.weights import preference_weights
 
@@ -34,10 +35,18 @@ class Semantic:
 
     def embed_users(self, users: Histories) -> Floats:
         """Return user vectors, float32 [n, dim], of unit length; 0 for a user without likes."""
+        if len(users) == 1:
+            summed = np.empty((1, self.items.shape[1]), np.float32)
+            sum_rows(self.items, users.items, preference_weights(users)[None], summed)
+            return normalize_rows(summed)
         summed = users.matrix(preference_weights(users)) @ self.items
         return normalize_rows(np.asarray(summed, np.float32))
 
     def scores(self, users: Histories) -> Floats:
+        if len(users) == 1:  # BLAS would wake its threads, and wait for them while others use the cores
+            scores = np.empty((1, len(self.items)), np.float32)
+            dot_floats(self.embed_users(users)[0], self.items, scores[0])
+            return scores
         return np.asarray(self.embed_users(users) @ self.items.T, np.float32)
 
     def similar(self, item: int) -> Floats:

@@ -18,6 +18,7 @@ from typing import Any, Self
 import numpy as np
 
 from ridgeline.errors import InputError
+from ridgeline.native import sum_rows
 from ridgeline.recommend.data import Floats, Histories, Ints
 from ridgeline.recommend.models.fold_in import FoldIn
 
@@ -45,7 +46,7 @@ class Ease:
         self.item_rows: Ints = np.sort(best)
         self.width = train.width
         part = train.matrix()[:, self.item_rows].tocsr()
-        self.weights = _solve(part, self.penalty, self.device)
+        self.weights = np.ascontiguousarray(_solve(part, self.penalty, self.device))
         return self
 
     def scores(self, users: Histories, weights: Any = None) -> Floats:
@@ -54,6 +55,23 @@ class Ease:
         likes = users.matrix(weights)
         part = (likes if self.fold is None else self.fold.spread(likes))[:, self.item_rows]
         scores[:, self.item_rows] = np.asarray(part @ self.weights)
+        if self.fold is not None:
+            self.fold.fill(scores)
+        return scores
+
+    def score_user(self, items: Ints, weights: Floats) -> Floats:
+        """Score all items for the likes of one user: float32 [kinds, items], for several `weights` [kinds, likes].
+
+        Like `scores`, in less time.
+        """
+        items, weights = (items, weights) if self.fold is None else self.fold.spread_entries(items, weights)
+        scores = np.zeros((len(weights), self.width), np.float32)
+        if len(self.item_rows):
+            rows = np.minimum(np.searchsorted(self.item_rows, items), len(self.item_rows) - 1)
+            known = np.flatnonzero(self.item_rows[rows] == items)
+            part = np.empty((len(weights), len(self.item_rows)), np.float32)
+            sum_rows(self.weights, rows[known], np.ascontiguousarray(weights[:, known], np.float32), part)
+            scores[:, self.item_rows] = part
         if self.fold is not None:
             self.fold.fill(scores)
         return scores

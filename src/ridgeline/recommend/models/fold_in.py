@@ -9,6 +9,7 @@ a new item is recommended to the people who would get what its fans like, and it
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,11 +24,13 @@ FEW_USERS = 8  # up to here a gather is faster than a sparse product
 @dataclass(frozen=True)
 class FoldIn:
     """`rows` [m] of the new items; `neighbours` [m, MAX_NEIGHBOURS] are rows of learnt items, `weights` their shares
-    (0 where an item has fewer neighbours). The shares of an item add up to at most 1."""
+    (0 where an item has fewer neighbours). The shares of an item add up to at most 1. `places` gives the place of a row
+    in them; it may have later rows too."""
 
     rows: Ints
     neighbours: Ints
     weights: Floats
+    places: Mapping[int, int] | None = None
 
     def matrix(self, width: int) -> Any:
         """Return the shares as a SciPy CSR matrix [m, width]."""
@@ -47,6 +50,20 @@ class FoldIn:
         if not is_new[likes.indices].any():
             return likes
         return (likes + likes[:, self.rows] @ self.matrix(likes.shape[1])).tocsr()
+
+    def spread_entries(self, items: Ints, weights: Floats) -> tuple[Ints, Floats]:
+        """Do what `spread` does for the likes `items` [m] of one user, with several `weights` [kinds, m] of them."""
+        places = self.places
+        if places is None:
+            places = {row: place for place, row in enumerate(self.rows.tolist())}
+        pairs = [(at, places.get(item, len(self.rows))) for at, item in enumerate(items.tolist())]
+        found = np.array([pair for pair in pairs if pair[1] < len(self.rows)], np.int64).reshape(-1, 2)
+        if not len(found):
+            return items, weights
+        at, place = found[:, 0], found[:, 1]
+        shares = weights[:, at, None] * self.weights[place]
+        more = self.neighbours[place].reshape(-1), shares.reshape(len(weights), -1)
+        return np.concatenate([items, more[0]]), np.concatenate([weights, more[1]], axis=1)
 
     def fill(self, scores: Floats) -> None:
         """Write the scores of the new items into `scores` [n, width]."""

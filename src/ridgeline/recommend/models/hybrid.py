@@ -28,6 +28,8 @@ HALF_LIVES = {
     "ease just now": 4.0,
 }  # EASE with recency weights: likes after which an older like counts half
 
+FEW_USERS = 4  # up to here each user is scored alone: native loops that wait for no other thread
+
 Objective = Callable[[Floats], float]
 PARTS = ("ease", *HALF_LIVES, "unreleased", "era", "semantic", "itemknn", "popularity")
 
@@ -95,9 +97,21 @@ class Hybrid:
         return self
 
     def scores(self, users: Histories) -> Floats:
+        if 0 < len(users) <= FEW_USERS:
+            return np.stack([self._score_user(users.select(np.array([row]))) for row in range(len(users))])
         total = np.zeros((len(users), users.width), np.float32)
         for name, weight in self.weights.items():
             total += np.float32(weight) * self.part(name, users)
+        return total
+
+    def _score_user(self, user: Histories) -> Floats:
+        """Return the scores of one user: float32 [items]. EASE's rows are read once for all weightings of the likes."""
+        eases = [name for name in self.weights if name == "ease" or name in HALF_LIVES]
+        likes = np.stack([recency_weights(user, HALF_LIVES.get(name)) for name in eases])
+        parts = dict(zip(eases, standardize(self.ease.score_user(user.items, likes)), strict=True))
+        total = np.zeros(user.width, np.float32)
+        for name, weight in self.weights.items():
+            total += np.float32(weight) * (parts[name] if name in parts else self.part(name, user)[0])
         return total
 
     def similar(self, item: int) -> Floats:

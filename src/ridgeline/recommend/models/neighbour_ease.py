@@ -89,6 +89,19 @@ class NeighbourEase:
             self.fold.fill(scores)
         return scores
 
+    def score_user(self, items: Ints, weights: Floats) -> Floats:
+        """Score all items for the likes of one user: float32 [kinds, items], for several `weights` [kinds, likes]."""
+        items, weights = (items, weights) if self.fold is None else self.fold.spread_entries(items, weights)
+        fitted = self.weights.shape[0]
+        scores = np.zeros((len(weights), self.width), np.float32)
+        for item, weight in zip(items.tolist(), weights.T[:, :, None], strict=True):
+            if item < fitted:
+                part = slice(self.weights.indptr[item], self.weights.indptr[item + 1])
+                scores[:, self.weights.indices[part]] += weight * self.weights.data[part]
+        if self.fold is not None:
+            self.fold.fill(scores)
+        return scores
+
     def extend(self, width: int, fold: FoldIn) -> NeighbourEase:
         """Return this model for a catalogue of `width` items, with the new ones folded in; the weights are shared."""
         model = copy(self)
