@@ -349,9 +349,11 @@ def write_repository(folder: Path, extra: Sequence[float]) -> list[str]:
 def race_commits(folder: Path, ratio: float, number: int) -> str:
     repository = folder / f"r{number}-{ratio}"
     first = write_repository(repository, [0.0, ratio - 1])[0]
-    words = ["bench", "benchmarks", "--against", first, "--json", "-q", "--budget", "40s", "--out", str(folder / "o")]
-    code, _ = run_ridgeline(repository, *words, env={"PYTHONPATH": str(repository)})
-    return {0: "SAME or FASTER", 3: "SLOWER", 4: "UNCLEAR"}.get(code, f"exit {code}")
+    out = str(folder / f"o{number}")
+    words = ["bench", "benchmarks", "--against", first, "--json", "-q", "--budget", "40s", "--out", out]
+    _, answer = run_ridgeline(repository, *words, env={"PYTHONPATH": str(repository)})
+    verdict = read_verdict(answer)  # about the commit, relative to the working tree
+    return {"FASTER": "SLOWER", "SLOWER": "FASTER"}.get(verdict, verdict)
 
 
 def run_bisect(folder: Path, ratio: float, number: int) -> str:

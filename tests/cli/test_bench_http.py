@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from ridgeline.cli import main
+from ridgeline.lab.race.endpoints import Endpoint, HttpOptions
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -62,6 +63,25 @@ def test_two_addresses_race_with_percentiles(bench, server):
         assert 0 < row["p50_ms"] <= row["p90_ms"] <= row["p99_ms"]
         assert row["requests"] > 0
         assert row["rate_per_s"] > 0
+
+
+def test_the_rate_is_kept_from_turn_to_turn(bench, server):
+    _, rows, _ = bench(server.url + "/a", server.url + "/b", "--rate", 50, "--budget", "2s")
+    assert all(0 < row["rate_per_s"] <= 50.5 for row in rows)  # turns of one request do not follow each other faster
+
+
+def test_where_requests_overlap_a_turn_is_as_long_as_four_latencies(server, monkeypatch):
+    url = server.url + "/a"
+    options = HttpOptions(rate=200, turn_s=0.005)
+    turn: list[Endpoint] = []
+    turn += [Endpoint(url, options, turn), Endpoint(url, options, turn)]
+    monkeypatch.setattr(Endpoint, "_ask_once", lambda _: time.sleep(0.03) or (200, "OK"))
+    for endpoint in turn:
+        endpoint.do("prepare", 5)
+    turn[0].do("turn", 5)
+    assert turn[0].do("extras", 5)[0]["extras"]["latencies_ms"][23:]  # 0.12 s of requests every 5 ms
+    for endpoint in turn:
+        endpoint.kill()
 
 
 def test_every_request_that_was_due_during_a_stall_counts(bench, server, tmp_path):

@@ -26,6 +26,16 @@ def test_the_median_lies_in_its_interval_and_the_interval_among_the_values(value
     assert estimate.n == len(values)
 
 
+def test_forty_rounds_with_similar_neighbours_seldom_show_a_difference_that_is_not_there():
+    """Their autocorrelation is a guess, which often came out too small: 6 of these 1,000 races had a direction."""
+    rng, wrong = random.Random(0), 0
+    for _ in range(1000):
+        logs = [level + rng.gauss(0, 0.02) for level in (rng.gauss(0, 0.05) for _ in range(8)) for _ in range(5)]
+        sure = stats.paired_ratio([math.exp(x) for x in logs], [1.0] * 40, stats.HIGH_CONFIDENCE)
+        wrong += sure.low > 1 or sure.high < 1
+    assert wrong <= 2
+
+
 @given(times, st.floats(0.001, 1000))
 def test_a_ratio_does_not_depend_on_the_unit(values, scale):
     other = [v * 1.5 for v in values]

@@ -4,7 +4,8 @@
 
 The latency of a request counts from the moment at which it was due, so a server that stalls pays for every request
 that had to wait (a closed loop would send none meanwhile and hide the stall: "coordinated omission"). The endpoints
-take turns. A turn does not end during a stall: it goes on sending at its rate until the answers come again.
+take turns, many short ones, because load of the machine that stays for a few turns looks like a difference. A turn
+does not end during a stall: it goes on sending at its rate until the answers come again.
 """
 
 from __future__ import annotations
@@ -28,8 +29,10 @@ from ridgeline.lab.race.own_race import OwnRace
 from ridgeline.lab.race.process import ContenderFailure, Group
 from ridgeline.lab.workload import Case
 
-ROUNDS = 40  # turns of each endpoint within the budget
-LEAST_TURN_S, MOST_TURN_S = 0.1, 2.0
+ROUNDS = 200  # turns of each endpoint within the budget; with 40, one of 200 races of equal endpoints had a verdict
+ROUNDS_ALONE = 20  # of one endpoint that is compared with no other: longer turns show longer queues
+MOST_TURN_S = 2.0
+OVERLAP = 4.0  # where requests overlap, a turn lasts at least this many latencies
 STALL = 4.0  # a request that has waited this many times the median is stalled
 LEAST_STALL_S = 0.05
 MAX_CONNECTIONS = 512
@@ -51,10 +54,11 @@ class HttpOptions:
 def choose_turn_s(budget_s: float, endpoints: int) -> float:
     """Return the length of a turn: ROUNDS turns of each endpoint fit into the budget.
 
-    >>> choose_turn_s(40, 2), choose_turn_s(600, 2)
-    (0.5, 2.0)
+    >>> choose_turn_s(40, 2), choose_turn_s(10, 1), choose_turn_s(3600, 2)
+    (0.1, 0.5, 2.0)
     """
-    return min(MOST_TURN_S, max(LEAST_TURN_S, budget_s / ROUNDS / endpoints))
+    rounds = ROUNDS if endpoints > 1 else ROUNDS_ALONE
+    return min(MOST_TURN_S, budget_s / rounds / endpoints)
 
 
 def make_http_race(
@@ -70,12 +74,13 @@ def make_http_race(
 
     @contextmanager
     def start(_: Case) -> Iterator[Mapping[str, Group]]:
-        groups = {name: Endpoint(url, options) for name, url in zip(names, urls, strict=True)}
+        endpoints: list[Endpoint] = []
+        endpoints += [Endpoint(url, options, endpoints) for url in urls]
         try:
-            yield dict(groups)
+            yield dict(zip(names, endpoints, strict=True))
         finally:
-            for group in groups.values():
-                group.kill()
+            for endpoint in endpoints:
+                endpoint.kill()
 
     settings = {**asdict(options), "urls": list(urls)}
     return OwnRace("http", tuple(names), start, "requests", repeat, settings, margin)
@@ -87,8 +92,10 @@ class Endpoint:
     ranks = 1
     fresh = False
 
-    def __init__(self, url: str, options: HttpOptions) -> None:
+    def __init__(self, url: str, options: HttpOptions, endpoints: Sequence[Endpoint]) -> None:
         self._url, self._options = url, options
+        self._endpoints = endpoints  # all of the race: their turns are equally long
+        self.least_turn_s = 0.0
         self._due: queue.SimpleQueue[float | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._waiting: dict[float, None] = {}  # due times of requests without an answer, oldest first
@@ -118,13 +125,18 @@ class Endpoint:
         self._threads = []
 
     def _do_prepare(self) -> dict[str, Any]:
+        latency = 0.0
         for _ in range(2):
+            start = time.perf_counter()
             try:
                 status, reason = self._ask_once()
             except (OSError, http.client.HTTPException) as error:
                 raise ContenderFailure(f"does not answer: {error}") from None
             if status >= 400:
                 raise ContenderFailure(f"answers {status} {reason}")
+            latency = time.perf_counter() - start
+        if latency * self._options.rate > 1:
+            self.least_turn_s = min(MOST_TURN_S, OVERLAP * latency)
         return {
             "sample_ns": 1_000_000_000,
             "calls_per_sample": 1,
@@ -138,8 +150,9 @@ class Endpoint:
         first = len(self._latencies_s)
         start, number = time.perf_counter(), 0
         gap = 1 / self._options.rate
-        least = max(1, round(self._options.turn_s * self._options.rate))
-        end = start + self._options.turn_s + self._options.timeout_s
+        turn_s = max(self._options.turn_s, *(endpoint.least_turn_s for endpoint in self._endpoints))
+        least = max(1, round(turn_s * self._options.rate))
+        end = start + turn_s + self._options.timeout_s
         while number < least or (self._waiting and time.perf_counter() < end):
             due = start + number * gap
             if number < least:
@@ -149,6 +162,7 @@ class Endpoint:
                 continue
             self._send_request(due)  # after the turn: one that became due during the stall
             number += 1
+        time.sleep(max(0.0, start + number * gap - time.perf_counter()))  # the next turn starts when it is due
         seconds = time.perf_counter() - start
         self._turn_s += seconds
         with self._lock:
@@ -185,7 +199,7 @@ class Endpoint:
         """Whether a request waits much longer than usual."""
         with self._lock:
             oldest = next(iter(self._waiting), None)
-            usual = self._latencies_s[first:]
+            usual = self._latencies_s[first:] or self._latencies_s[-1:]
         if oldest is None:
             return False
         limit = max(LEAST_STALL_S, STALL * statistics.median(usual)) if usual else 0.0

@@ -1,0 +1,45 @@
+"""How often races are wrong, simulated by benchmarks/lab_rates.py; the committed record has more trials."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow  # simulates hundreds of races
+BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
+
+
+@pytest.fixture(scope="module")
+def rates():
+    sys.path.insert(0, str(BENCHMARKS))
+    try:
+        import lab_rates
+
+        return lab_rates
+    finally:
+        sys.path.remove(str(BENCHMARKS))
+
+
+def count(rates, name: str, files: tuple[str, ...], ratio: float, trials: int, quiet: bool = False) -> Counter[str]:
+    noises = rates.load_noises(files)
+    if quiet:
+        noises = [n for n in noises if statistics.median(map(abs, n)) < rates.QUIET]
+    rng = random.Random(f"{name} {ratio}")
+    return Counter(str(rates.SIMULATIONS[name](rng.choice(noises), rng, ratio)) for _ in range(trials))
+
+
+@pytest.mark.parametrize("name", ["commands", "functions", "http", "commits"])
+def test_equal_contenders_are_not_faster_or_slower_whatever_the_noise(rates, name):
+    for files in (rates.FILES, rates.VERSIONS):
+        assert set(count(rates, name, files, 1.0, 60)) <= {"SAME", "UNCLEAR"}
+
+
+@pytest.mark.parametrize("name", ["commands", "functions", "http", "commits"])
+def test_five_percent_are_found_on_a_quiet_machine_and_mostly_on_a_shared_one(rates, name):
+    assert count(rates, name, rates.FILES, 1.05, 40, quiet=True)["SLOWER"] >= 38
+    assert count(rates, name, rates.VERSIONS, 1.05, 60)["SLOWER"] >= 49  # 90 % but for chance
