@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +17,7 @@ from ridgeline.cli.output import Json, Quiet, print_json, print_line, print_note
 from ridgeline.errors import Exit, InputError
 
 if TYPE_CHECKING:
-    from ridgeline.lab.campaign import CampaignStep
+    from ridgeline.lab.campaign import CampaignStep, Facts
 
 OUT = Path("ridgeline-campaign")
 COLOURS = {"to do": "bold", "done": "green", "failed": "red", "not possible here": "dim"}
@@ -43,6 +44,22 @@ def campaign(
         list[str] | None,
         typer.Option("--data", metavar="NAME=DIR", help="Data that may not be redistributed: movielens-25m=DIR."),
     ] = None,
+    hosts: Annotated[
+        str | None,
+        typer.Option(
+            "--hosts",
+            metavar="A,B,…",
+            help="Equal machines, this one first, for steps with several hosts; ridgeline has the same path on all.",
+        ),
+    ] = None,
+    shell: Annotated[
+        str | None,
+        typer.Option(
+            "--shell",
+            metavar="LINE",
+            help="Starts a shell on {host} (default: 'ssh -o BatchMode=yes {host} sh'; also 'srun -w {host} -n1 sh').",
+        ),
+    ] = None,
     usd_per_hour: Annotated[
         float | None, typer.Option(help="Price of this machine (default: from the price book, see `ridgeline cost`).")
     ] = None,
@@ -63,9 +80,11 @@ def campaign(
 
       ridgeline campaign nccl --out campaign/
 
-    Several GPUs, NUMA nodes, large data: in order of value. The same command continues a stopped campaign and repeats
-    failed steps. It ends in one folder with records, a report and an archive that can be sent; `ridgeline records
-    merge` takes the folder in. Exit 1 if a step failed.
+      ridgeline campaign --hosts node1,node2,node3,node4
+
+    Several GPUs, NUMA nodes, hosts, large data: in order of value. The same command continues a stopped campaign and
+    repeats failed steps. It ends in one folder with records, a report and an archive that can be sent; `ridgeline
+    records merge` takes the folder in. Exit 1 if a step failed.
     """
     from ridgeline.lab.campaign import find_facts, find_hourly_price, plan_campaign, read_facts, read_states
     from ridgeline.lab.judge import load_prices
@@ -78,6 +97,7 @@ def campaign(
         raise InputError(f"--usd-per-hour {usd_per_hour:g} is no price.")
     folders = _parse_data(data or [])
     facts = read_facts(topology_file, folders) if topology_file else find_facts(topology(), folders)
+    facts = _add_hosts(facts, hosts, shell)
     states = {} if topology_file else read_states(out)
     plan = plan_campaign(load_campaign(), facts, out=out.resolve(), done=states, only=steps or ())
     hourly, source = find_hourly_price(load_prices(), facts)
@@ -140,7 +160,7 @@ def _show_plan(plan: Sequence[CampaignStep], hourly: float | None, source: str, 
     """Print the steps and the sum of what is left."""
     left = [step for step in plan if step.state in ("to do", "failed")]
     hours = sum(step.hours for step in left)
-    usd = None if hourly is None else round(hours * hourly, 2)
+    usd = None if hourly is None else round(sum(step.compute_usd(hourly) for step in left), 2)
     if as_json:
         print_json(
             {
@@ -156,7 +176,7 @@ def _show_plan(plan: Sequence[CampaignStep], hourly: float | None, source: str, 
     for name, side in (("step", "left"), ("measures", "left"), ("min", "right"), ("USD", "right"), ("state", "left")):
         table.add_column(name, justify="right" if side == "right" else "left", no_wrap=name in ("step", "min", "USD"))
     for step in plan:
-        dollars = "–" if hourly is None else f"{step.hours * hourly:,.2f}"
+        dollars = "–" if hourly is None else f"{step.compute_usd(hourly):,.2f}"
         state = f"[{COLOURS[step.state]}]{escape(step.reason or step.state)}[/]"
         table.add_row(step.name, escape(step.why), f"{step.minutes:.0f}", dollars, state)
     stdout().print(table)
@@ -173,11 +193,21 @@ def _select_affordable(
         raise InputError(f"--max-usd needs a price: {source}.")
     chosen, spent = [], 0.0
     for step in plan:
-        cost = step.hours * hourly if step.state in ("to do", "failed") else 0.0
+        cost = step.compute_usd(hourly) if step.state in ("to do", "failed") else 0.0
         if spent + cost <= max_usd:
             chosen.append(step)
             spent += cost
     return chosen
+
+
+def _add_hosts(facts: Facts, hosts: str | None, shell: str | None) -> Facts:
+    """Return the facts with the hosts of --hosts and the shell of --shell."""
+    names = tuple(name.strip() for name in (hosts or "").split(",")) if hosts is not None else ()
+    if hosts is not None and (not all(names) or len(set(names)) < len(names)):
+        raise InputError(f"--hosts '{hosts}' names a host twice or not at all; write A,B,C.")
+    if shell is not None and "{host}" not in shell:
+        raise InputError(f"--shell '{shell}' has no {{host}}; write 'ssh {{host}} sh'.")
+    return replace(facts, hosts=names, shell=shell or facts.shell)
 
 
 def _parse_data(texts: Sequence[str]) -> dict[str, str]:

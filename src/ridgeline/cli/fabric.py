@@ -13,6 +13,7 @@ import typer
 from rich.table import Table
 
 from ridgeline.cli.fabric_columns import columns
+from ridgeline.cli.fabric_launch import launch
 from ridgeline.cli.output import Json, Quiet, print_json, print_line, print_note, status, stdout
 from ridgeline.errors import Exit, InputError
 
@@ -21,10 +22,12 @@ if TYPE_CHECKING:
 
 fabric = typer.Typer(
     no_args_is_help=True,
-    help="Collectives: show, prove, predict, tune; doctor checks this host, hosts tries several, watch shows ranks.",
+    help="Collectives: show, prove, predict, tune; doctor checks this host, hosts tries several, launch starts "
+    "ranks on them, watch shows ranks.",
 )
 
 fabric.command("columns")(columns)
+fabric.command("launch")(launch)
 
 Algorithm = Annotated[
     str,

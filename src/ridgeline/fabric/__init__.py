@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ridgeline.fabric.proof import Proof as Proof
     from ridgeline.fabric.proof import ProofError as ProofError
     from ridgeline.fabric.proof import prove as prove
+    from ridgeline.fabric.remote_launch import launch_remotely as launch_remotely
     from ridgeline.fabric.schedule_types import Schedule as Schedule
     from ridgeline.fabric.schedule_types import Step as Step
     from ridgeline.fabric.schedules import ALGORITHMS as ALGORITHMS
@@ -67,6 +68,7 @@ __getattr__, __dir__, __all__ = attach(
         "host_study": ["HostStudy", "study_hosts"],
         "host_tuning": ["HostTuning", "tune_hosts"],
         "launch": ["RankError", "init", "join", "spawn"],
+        "remote_launch": ["launch_remotely"],
         "networks": ["Network", "PRESETS"],
         "prediction": ["Prediction", "bus_factor", "predict"],
         "proof": ["Proof", "ProofError", "prove"],

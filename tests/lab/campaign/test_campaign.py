@@ -21,7 +21,8 @@ from ridgeline.lab.record import read_records, record_to_json
 from ridgeline.machine import topology
 from ridgeline.workloads import load_campaign
 
-EIGHT = Facts(("NVIDIA H100 80GB HBM3",) * 8, (0, 1), 2, 2000.0, 96, "Xeon", 192, recorded=True)
+HOSTS = tuple(f"node{i}" for i in range(4))
+EIGHT = Facts(("NVIDIA H100 80GB HBM3",) * 8, (0, 1), 2, 2000.0, 96, "Xeon", 192, recorded=True, hosts=HOSTS)
 STEPS = """
 [[step]]
 name = "first"
@@ -56,6 +57,18 @@ def test_a_machine_of_eight_gpus_can_do_every_step_but_that_of_missing_data(tmp_
     assert names(steps, "not possible here") == ["recommend-25m"]
     assert {"nccl-2", "nccl-4", "nccl-8", "numa-bound-0", "numa-bound-1", "numa-study"} <= set(names(steps))
     assert all(step.minutes > 0 and step.why and step.settles for step in steps)
+
+
+def test_hosts_are_steps_of_two_and_four_with_a_rank_for_each_gpu_and_cost_as_many_machines(tmp_path: Path):
+    steps = {s.name: s for s in plan_campaign(load_campaign(), EIGHT, out=tmp_path)}
+    assert {"hosts-tcp-2", "hosts-tcp-4", "hosts-ucx-2", "hosts-ucx-4"} <= set(steps)
+    words = steps["hosts-tcp-4"].command
+    assert words[words.index("--hosts") + 1] == "node0,node1,node2,node3"
+    assert words[words.index("--ranks") + 1] == "8"
+    assert steps["hosts-tcp-4"].to_json(80.0)["usd"] == pytest.approx(4 * 80.0 * 6 / 60)
+    alone = plan_campaign(load_campaign(), replace(EIGHT, hosts=()), out=tmp_path)
+    (tcp,) = [s for s in alone if s.name == "hosts-tcp"]
+    assert "--hosts" in tcp.reason
 
 
 def test_a_machine_without_gpus_can_do_only_what_needs_none(tmp_path: Path):
@@ -93,13 +106,13 @@ def test_hours_and_dollars_follow_from_minutes_and_the_price_of_all_gpus(tmp_pat
 def test_every_command_of_the_campaign_is_one_that_the_command_line_takes(tmp_path: Path):
     from ridgeline.cli import load_command
 
-    facts = Facts(EIGHT.gpus, (0, 1), 2, 2000, 96, data={"movielens-25m": str(tmp_path)})
+    facts = Facts(EIGHT.gpus, (0, 1), 2, 2000, 96, data={"movielens-25m": str(tmp_path)}, hosts=HOSTS)
     for step in plan_campaign(load_campaign(), facts, out=tmp_path):
         command, words = load_command(step.command[0]), list(step.command[1:])
         while hasattr(command, "commands"):
             command = command.commands[words.pop(0)]
         command.make_context(step.name, words).close()
-        assert not any("{" in word for word in words), step.command
+        assert not any("{" in word.replace("{host}", "") for word in words), step.command
 
 
 @pytest.fixture
@@ -170,6 +183,8 @@ def test_a_folder_of_other_files_is_refused_and_stays_as_it_is(campaign):
         (["--topology", "t.json"], "--dry-run"),
         (["--dry-run", "--topology", "absent.json"], "cannot be read"),
         (["--dry-run", "--data", "movielens-25m"], "NAME=FOLDER"),
+        (["--dry-run", "--hosts", "a,,b"], "names a host twice or not at all"),
+        (["--dry-run", "--hosts", "a,b", "--shell", "ssh a"], "has no {host}"),
         (["--dry-run", "wormhole"], "there is no step 'wormhole'"),
         (["--dry-run", "--max-usd", "5", "--topology", "bad.json"], "machine --json"),
     ],

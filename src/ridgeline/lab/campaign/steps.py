@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,13 +24,16 @@ TO_DO, DONE, FAILED, IMPOSSIBLE = "to do", "done", "failed", "not possible here"
 LIMIT = 3  # a step is stopped after this many times its estimate
 BUDGET_SHARE = 0.8  # of a step's minutes: the races; the rest is for preparation
 KEYS = {"name", "each", "why", "needs", "command", "minutes", "minutes_per_gpu", "settles"}
-NUMBERS = ("gpus", "nodes", "gpu_nodes", "memory_gb", "cores")
+NUMBERS = ("gpus", "nodes", "gpu_nodes", "memory_gb", "cores", "hosts")
+CPU_RANKS = 4  # of a host without GPUs, in jobs of several hosts
+SHELL = "ssh -o BatchMode=yes {host} sh"
 WORDS = {
     "gpus": "GPUs",
     "nodes": "NUMA nodes with CPUs",
     "gpu_nodes": "NUMA nodes with a GPU",
     "memory_gb": "GB of memory",
     "cores": "usable cores",
+    "hosts": "hosts (--hosts A,B,…)",
 }
 
 
@@ -47,6 +51,13 @@ class Facts:
     torch: bool = True
     recorded: bool = False  # read from a file: what is installed there is not known, and assumed
     data: Mapping[str, str] = field(default_factory=dict)  # name → folder
+    hosts: tuple[str, ...] = ()  # equal machines that a remote shell reaches, this one first
+    shell: str = SHELL  # starts a shell on {host}
+
+    @property
+    def ranks(self) -> int:
+        """Ranks on each host in jobs of several hosts: one for each GPU."""
+        return len(self.gpus) or min(CPU_RANKS, self.cores)
 
     def describe(self) -> dict[str, Any]:
         """Return what a price depends on, in the form of a record's machine."""
@@ -66,11 +77,16 @@ class CampaignStep:
     state: str  # to do | done | failed | not possible here
     reason: str = ""  # why it is not possible, or why it failed
     seconds: float | None = None  # what it took, if it ran
+    hosts: int = 1  # how many machines it occupies
 
     @property
     def hours(self) -> float:
         """The estimated time in hours."""
         return self.minutes / 60
+
+    def compute_usd(self, usd_per_hour: float) -> float:
+        """Return what it costs on machines of this price each."""
+        return self.hours * self.hosts * usd_per_hour
 
     @property
     def possible(self) -> bool:
@@ -84,7 +100,8 @@ class CampaignStep:
             "why": self.why,
             "needs": list(self.needs),
             "hours": round(self.hours, 3),
-            "usd": None if usd_per_hour is None else round(self.hours * usd_per_hour, 2),
+            "usd": None if usd_per_hour is None else round(self.compute_usd(usd_per_hour), 2),
+            "hosts": self.hosts,
             "state": self.state,
             "reason": self.reason,
             "seconds": self.seconds,
@@ -191,6 +208,10 @@ def _expand(table: Mapping[str, Any], facts: Facts, out: Path) -> Iterable[Campa
             "out": str(out / "steps" / name),
             "budget": f"{round(BUDGET_SHARE * minutes * 60)}s",
             "gpus": str(len(facts.gpus)),
+            "hosts": ",".join(facts.hosts[:value]),
+            "ranks": str(facts.ranks),
+            "shell": facts.shell,
+            "python": sys.executable,
             **{f"data:{key}": folder for key, folder in facts.data.items()},
         }
         yield CampaignStep(
@@ -202,6 +223,7 @@ def _expand(table: Mapping[str, Any], facts: Facts, out: Path) -> Iterable[Campa
             settles=table.get("settles", ""),
             state=IMPOSSIBLE if reason else TO_DO,
             reason=reason,
+            hosts=value if value is not None and table.get("each") == "hosts" else 1,
         )
 
 
@@ -230,8 +252,10 @@ def _list_values(each: str | None, facts: Facts) -> list[int]:
         return list(facts.nodes)
     if each == "gpus":
         return list(range(len(facts.gpus)))
+    if each == "hosts":
+        return [n for n in (2, 4, 8, 16) if n <= len(facts.hosts)]
     if each is not None:
-        raise InputError(f"a step of the campaign has each = '{each}'; it is ranks, nodes or gpus.")
+        raise InputError(f"a step of the campaign has each = '{each}'; it is ranks, nodes, gpus or hosts.")
     return []
 
 
