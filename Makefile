@@ -6,9 +6,10 @@ PIP := $(BIN)/python -m pip
 NATIVE := $(wildcard native/*.[chi]* native/*/*.[chi]*) CMakeLists.txt
 JOBS ?= $(shell nproc)
 
-# Tests start hundreds of processes; where Python writes no bytecode (PYTHONDONTWRITEBYTECODE), each would compile the
-# sources again.
+# Tests start hundreds of processes; without bytecode each would compile the sources again, and every run would rewrite
+# the assertions of 350 test modules again. An empty PYTHONDONTWRITEBYTECODE lets Python write bytecode.
 COMPILE := $(BIN)/python -m compileall -q -j $(JOBS) src
+TEST := PYTHONDONTWRITEBYTECODE= RIDGELINE_REQUIRE=browser,lstopo,dbus $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 
 .PHONY: help setup native stubs check format test test-all test-numa test-chaos fuzz bench docs wheel peers packages clean
 
@@ -22,11 +23,11 @@ bench: $(VENV)/.native ## measure this machine, race the workloads, write report
 
 test: $(VENV)/.native packages ## the quick lane: all tests but those marked slow (about 10 minutes on two cores)
 	@$(COMPILE)
-	RIDGELINE_REQUIRE=browser,lstopo,dbus $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m 'not numa and not slow'
+	$(TEST) -m 'not numa and not slow'
 
 test-all: $(VENV)/.native packages ## every test that can run here, the slow lane too
 	@$(COMPILE)
-	RIDGELINE_DRAWS=all RIDGELINE_REQUIRE=browser,lstopo,dbus $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m 'not numa'
+	RIDGELINE_DRAWS=all $(TEST) -m 'not numa'
 
 docs: $(VENV)/.native ## build the site into build/site; it opens without a network
 	$(BIN)/python -m mkdocs build --strict -q
