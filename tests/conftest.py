@@ -7,8 +7,9 @@ import signal
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import is_hypothesis_test, settings
 from tests.browser import chromium
+from tests.draws import choose_draws
 
 __all__ = ["chromium", "data"]
 
@@ -23,6 +24,22 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # An example that waits for a busy machine is no failure.
 settings.register_profile("without deadline", deadline=None)
 settings.load_profile("without deadline")
+
+
+reduced = set()
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """In the quick lane a property is tested with a third of its examples, but with 10 or more if it has as many."""
+    test = getattr(item, "obj", None)
+    test = getattr(test, "__func__", test)
+    if not is_hypothesis_test(test) or test in reduced:
+        return
+    reduced.add(test)
+    chosen = getattr(test, "_hypothesis_internal_use_settings", settings.default)
+    quick = max(min(chosen.max_examples, 10), chosen.max_examples // 3)
+    # Hypothesis has no public way to change the number that a decorator has set.
+    test._hypothesis_internal_use_settings = settings(chosen, max_examples=choose_draws(quick, chosen.max_examples))
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
+
+ALL = os.environ.get("RIDGELINE_DRAWS") == "all" or Path("/dev/nvidiactl").exists()
 
 
 def choose_draws(quick: int, all: int) -> int:
-    return all if os.environ.get("RIDGELINE_DRAWS") == "all" else quick
+    return all if ALL else quick

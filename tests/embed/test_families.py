@@ -9,6 +9,7 @@ import warnings
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
+from tests.draws import choose_draws
 from tests.embed import tiny
 from tests.embed.reference_families import MODELS, FamilyReference, make
 from tests.embed.tiny import TEXTS
@@ -53,10 +54,11 @@ def test_bfloat16_is_close_for_every_family(folders, name):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_family_has_the_same_bits_in_any_batch(folders, name):
+    texts = SAMPLES[:: choose_draws(3, 1)]
     with load(folders[name], batch_invariant=True) as embedder:
-        together = embedder.encode(SAMPLES)
-        np.testing.assert_array_equal(np.stack([embedder.encode(text) for text in SAMPLES]), together)
-        np.testing.assert_array_equal(embedder.encode(SAMPLES[::-1], batch_tokens=45)[::-1], together)
+        together = embedder.encode(texts)
+        np.testing.assert_array_equal(np.stack([embedder.encode(text) for text in texts]), together)
+        np.testing.assert_array_equal(embedder.encode(texts[::-1], batch_tokens=45)[::-1], together)
 
 
 @pytest.mark.peer

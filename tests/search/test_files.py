@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.draws import choose_draws
 from tests.search.test_exact import make_clusters
 
 from ridgeline import Index
@@ -130,7 +131,7 @@ while True:
 
 
 def test_a_kill_during_save_leaves_a_complete_index(tmp_path: Path):
-    for number in range(4):
+    for number in range(choose_draws(2, 4)):
         folder = tmp_path / f"ix{number}"
         victim = subprocess.Popen([sys.executable, "-c", VICTIM, str(folder)], stdout=subprocess.PIPE, text=True)
         assert victim.stdout is not None

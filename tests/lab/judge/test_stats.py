@@ -12,6 +12,7 @@ import statistics
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.draws import choose_draws
 
 from ridgeline.lab.judge import stats
 
@@ -70,7 +71,7 @@ def test_turn_medians_are_the_medians_of_turns():
 @pytest.mark.parametrize("ratio", [stats.paired_ratio, stats.unpaired_ratio])
 def test_an_interval_contains_the_truth_about_as_often_as_stated(ratio):
     rng, covered = random.Random(5), 0
-    trials = 200 if ratio is stats.paired_ratio else 60
+    trials = choose_draws(80, 200) if ratio is stats.paired_ratio else choose_draws(25, 60)
     for _ in range(trials):
         ours = [100 * rng.lognormvariate(0, 0.05) for _ in range(25)]
         peer = [120 * rng.lognormvariate(0, 0.05) for _ in range(25)]

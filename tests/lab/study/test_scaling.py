@@ -10,6 +10,7 @@ import random
 
 import numpy as np
 import pytest
+from tests.draws import choose_draws
 from tests.lab.study.sample_rows import row
 
 from ridgeline.errors import InputError
@@ -71,7 +72,7 @@ def test_held_out_error_is_small_and_unseen_points_are_predicted():
 
 def test_predictions_cover_what_is_measured_later():
     covered = total = 0
-    for seed in range(25):
+    for seed in range(choose_draws(10, 25)):
         rng = random.Random(seed)
         table = tabulate(make_sweep(rng), Columns())
         for p in predict_unseen(table, fit_laws(table), find_all_sweeps(table)):
