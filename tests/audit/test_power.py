@@ -15,6 +15,8 @@ from ridgeline.audit.ledger.layout import LedgerPaths
 from ridgeline.audit.ledger.verify import examine
 from ridgeline.errors import RidgelineError, StoreError
 
+pytestmark = pytest.mark.xdist_group("power")  # the writer is killed once, not once in each worker
+
 # Appends and signs several times, never settling, and is gone.
 VICTIM = """
 import os, signal, sys
@@ -30,13 +32,26 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-@pytest.fixture
-def cut(log):
-    """A log whose writer died after signing 1130 of 1140 entries, and the files that were on the disk before it."""
-    before = {p: p.read_bytes() for p in log.rglob("*") if p.is_file()}
-    done = subprocess.run([sys.executable, "-c", VICTIM, log, *sys.path], capture_output=True, text=True)
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory):
+    """A folder with a log whose writer died, and the files that were on the disk before it."""
+    folder = tmp_path_factory.mktemp("killed")
+    with Ledger.create(folder / "log", origin="example.test/log") as ledger:
+        ledger.append(events(0, 700))
+    before = {p.relative_to(folder): p.read_bytes() for p in (folder / "log").rglob("*") if p.is_file()}
+    command = [sys.executable, "-c", VICTIM, folder / "log", *sys.path]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == -9, done.stderr
-    return log, before
+    return folder, before
+
+
+@pytest.fixture
+def cut(killed, tmp_path):
+    """A log whose writer died after signing 1130 of 1140 entries, and the files that were on the disk before it."""
+    folder, before = killed
+    copy = tmp_path / "cut"
+    subprocess.run(["cp", "-a", folder, copy], check=True)  # shutil copies no sockets
+    return copy / "log", {copy / path: data for path, data in before.items()}
 
 
 @pytest.mark.slow

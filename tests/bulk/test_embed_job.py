@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import settings as options
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from tests.bulk.dies import Dies
 from tests.bulk.sources_made import make_source, make_table, make_texts, read_parts, read_rows
 
 from ridgeline import Embedder, bulk
@@ -300,18 +301,6 @@ def test_a_row_that_ends_its_workers_is_rejected_and_the_others_stay(tmp_path, s
     [file] = (tmp_path / "out/rejects").glob("*.jsonl")
     reject = json.loads(file.read_text())
     assert (reject["row"], "SIGSEGV" in reject["reason"]) == (23, True)
-
-
-class Dies:
-    """A worker for a pool: exits on one task, doubles the others."""
-
-    def __call__(self, device):
-        def run(number):
-            if number == 3:
-                os._exit(9)
-            return number * 2
-
-        return run
 
 
 def test_the_local_engine_returns_the_task_that_ends_its_workers():

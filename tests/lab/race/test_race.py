@@ -109,11 +109,11 @@ def test_inputs_are_rewritten_before_every_turn_and_extras_are_recorded(run):
 
 
 def test_a_cold_race_times_single_calls(run):
-    assert {result.calls_per_sample for result in run("who=slow", cold=True)[0].contenders} == {1}
+    assert {result.calls_per_sample for result in run("who=slow", cold=True, most_rounds=12)[0].contenders} == {1}
 
 
 def test_several_ranks_take_part_and_know_their_numbers(run):
-    record = run("who=slow", ranks=2)[0]
+    record = run("who=slow", ranks=2, most_rounds=24)[0]
     assert record.case["ranks"] == 2
     assert record.contenders[0].settings["rank"] == "0"
     assert len(record.placement) == 2
@@ -122,7 +122,7 @@ def test_several_ranks_take_part_and_know_their_numbers(run):
 
 
 def test_a_crash_of_one_rank_removes_only_that_contender(run):
-    rows = get_rows(run("who=crash+slow", ranks=2)[0])
+    rows = get_rows(run("who=crash+slow", ranks=2, most_rounds=24)[0])
     assert rows["crash"].assessment.validity == "INCOMPLETE"
     assert rows["ridgeline"].assessment.time
 

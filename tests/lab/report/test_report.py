@@ -87,17 +87,8 @@ def open_page(chromium):
     assert problems == []
 
 
-BROWSER = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
-
-
-def browser(test):
-    for mark in BROWSER:
-        test = mark(test)
-    return test
-
-
 @pytest.mark.slow
-@browser
+@pytest.mark.browser
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [400, 1600])
 @pytest.mark.parametrize("which", ["made", "real"])
@@ -114,14 +105,14 @@ def test_the_page_is_drawn_fits_has_no_broken_link_and_is_accessible(documents, 
         assert faults(tab) == []
 
 
-@browser
+@pytest.mark.browser
 def test_hostile_names_are_shown_and_harmless(documents, open_page):
     tab = open_page(documents["made"])
     assert tab.locator(f"td:has-text({HOSTILE!r})").count() > 0
     assert tab.evaluate("() => document.querySelectorAll('img').length") == 0
 
 
-@browser
+@pytest.mark.browser
 def test_the_first_screen_holds_the_machine_and_the_findings(documents, open_page):
     tab = open_page(documents["real"], 1600)
     assert tab.locator("figure.machine").first.bounding_box()["y"] < 400
@@ -131,7 +122,7 @@ def test_the_first_screen_holds_the_machine_and_the_findings(documents, open_pag
     assert any(sentence.startswith("embed reaches") for sentence in sentences)
 
 
-@browser
+@pytest.mark.browser
 def test_a_finding_links_to_its_record_and_command(documents, open_page):
     tab = open_page(documents["made"])
     finding = tab.locator(".finding", has=tab.locator(".sentence", has_text="nearest")).first
@@ -141,7 +132,7 @@ def test_a_finding_links_to_its_record_and_command(documents, open_page):
     assert row.text_content().endswith("ridgeline bench nearest")
 
 
-@browser
+@pytest.mark.browser
 def test_the_tooltip_of_a_time_is_fully_visible(documents, open_page):
     tab = open_page(documents["made"])
     last = tab.locator("table.races td [data-tip]").last
@@ -153,7 +144,7 @@ def test_the_tooltip_of_a_time_is_fully_visible(documents, open_page):
     assert box["y"] + box["height"] <= 900
 
 
-@browser
+@pytest.mark.browser
 def test_the_printed_page_is_light_and_fits_the_paper(documents, open_page):
     tab = open_page(documents["made"], 800, "dark")
     tab.emulate_media(media="print", color_scheme="dark")
