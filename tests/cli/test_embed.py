@@ -192,7 +192,8 @@ def test_a_comment_sign_inside_a_quoted_value_is_text(tmp_path: Path):
         assert list(rows.texts) == ["one\n# two", "four"]
 
 
-def test_several_devices_give_the_same_vectors(run_embed, tmp_path: Path, expected, monkeypatch):
+@pytest.mark.slow
+def test_several_devices_stand_in_the_answer(run_embed, tmp_path: Path, expected, monkeypatch):
     monkeypatch.setattr(file_job.embed_file, "__kwdefaults__", {**file_job.embed_file.__kwdefaults__, "chunk": 4})
     code, out, _ = run_embed(write(tmp_path / "t.csv"), "-o", tmp_path / "o.npy", "--device", "cpu,cpu", "--json")
     assert code == 0
@@ -200,11 +201,15 @@ def test_several_devices_give_the_same_vectors(run_embed, tmp_path: Path, expect
     np.testing.assert_allclose(np.load(tmp_path / "o.npy"), expected, atol=2e-6)
 
 
-def test_several_devices_say_which_texts_are_truncated(run_embed, tmp_path: Path):
-    (tmp_path / "t.txt").write_text("\n".join(["cat " * 99, "a dog", "cat " * 99]) + "\n")
-    code, _, err = run_embed(tmp_path / "t.txt", "-o", tmp_path / "o.npy", "--device", "cpu,cpu")
+def test_several_devices_give_the_same_vectors_and_count_truncated_texts(run_embed, tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(file_job.embed_file, "__kwdefaults__", {**file_job.embed_file.__kwdefaults__, "chunk": 4})
+    texts = ["cat " * 99, "a dog", "cat " * 99, "blue tree", "a dog runs", "the red cat"]
+    (tmp_path / "t.txt").write_text("\n".join(texts) + "\n")
+    assert run_embed(tmp_path / "t.txt", "-o", tmp_path / "one.npy", "--device", "cpu")[0] == 0
+    code, _, err = run_embed(tmp_path / "t.txt", "-o", tmp_path / "two.npy", "--device", "cpu,cpu")
     assert code == 0
     assert err.count("note: 2 texts reach the limit of 24 tokens") == 1
+    np.testing.assert_allclose(np.load(tmp_path / "two.npy"), np.load(tmp_path / "one.npy"), atol=2e-6)
 
 
 def test_all_gpus_without_a_gpu_is_one_sentence(run_embed, tmp_path: Path, monkeypatch):

@@ -39,6 +39,7 @@ def test_two_workers_match_one_encoder(two, embedder, count: int):
     np.testing.assert_allclose(vectors, embedder.encode(texts), atol=2e-6)
 
 
+@pytest.mark.slow  # quick: `test_pool.py` for dead workers, `cli/test_embed.py` for vectors of several devices
 def test_no_text_is_lost_when_a_worker_dies(two, embedder):
     texts, blocks = make_texts(600), []
     for k, block in enumerate(two.encode_blocks(texts)):

@@ -62,7 +62,7 @@ def test_loops_propagate_nan_and_round_halves_to_even():
     assert list(brain) == [0x3F80, 0x3F82]
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+@pytest.mark.parametrize("ranks", [1, 2, 3, pytest.param(5, marks=pytest.mark.slow)])
 def test_all_reduce_is_right_for_every_layout(ranks):
     cases = [
         (n, "float32", "sum", None, layout)
@@ -76,7 +76,7 @@ def test_all_reduce_is_right_for_every_layout(ranks):
     assert fabric.spawn(jobs.find_wrong_reductions, ranks, args=(cases,), timeout=120) == [[]] * ranks
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 6])
+@pytest.mark.parametrize("ranks", [2, 3, pytest.param(6, marks=pytest.mark.slow)])
 def test_all_reduce_by_every_schedule(ranks):
     names = fabric.ALGORITHMS["all_reduce"]
     cases = [(n, "float32", op, name, "plain") for n in COUNTS for name in names for op in ("sum", "avg")]

@@ -85,7 +85,7 @@ def test_of_many_equal_rows_the_first_are_returned(count, k):
     assert out[1].tolist() == [[count // 2, *[n for n in range(k) if n != count // 2][: k - 1]]]
 
 
-@pytest.mark.parametrize("back", [False, True])
+@pytest.mark.parametrize("back", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_sorted_rows_are_found(back):
     rows = torch.zeros(3000, 8, device=DEVICE)
     rows[:, 0] = torch.linspace(1, 0, 3000)
@@ -113,7 +113,7 @@ def test_ids_replace_row_numbers_and_ties_go_to_the_lower_id():
     assert out[1].tolist() == [[89, 90, 91, 92, 93]]
 
 
-@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), pytest.param(float("-inf"), marks=pytest.mark.slow)])
 @pytest.mark.parametrize("listed", [False, True])
 def test_a_query_that_is_not_finite_has_no_results_and_the_next_one_has(wrong, listed):
     rows, out = make_rows(300, 8, torch.float32, 1), empty(4)
@@ -178,8 +178,15 @@ def test_the_nearest_lists_are_found_and_the_counter_is_reset(lists, data, metri
         np.testing.assert_allclose(norm.cpu().numpy(), np.linalg.norm(array(queries), axis=1))
 
 
-@pytest.mark.parametrize("unit", [True, False])
-@pytest.mark.parametrize("metric", ["ip", "l2"])
+@pytest.mark.parametrize(
+    ("unit", "metric"),
+    [
+        (True, "ip"),
+        (False, "l2"),
+        pytest.param(True, "l2", marks=pytest.mark.slow),
+        pytest.param(False, "ip", marks=pytest.mark.slow),
+    ],
+)
 def test_one_launch_prepares_a_query_like_two(unit, metric):
     queries, sample = make_rows(1, 39, torch.float32, 1).half(), make_rows(50, 39, torch.float32, 2)
     grid = search_scalar_codes.fit_grid(sample)

@@ -155,7 +155,7 @@ def test_a_long_list_is_ranked_in_blocks_and_counters_are_reset(monkeypatch):
         assert (groups == search_top_k.EMPTY_GROUP.value).all()
 
 
-@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+@pytest.mark.parametrize("wrong", [float("nan"), pytest.param(float("inf"), marks=pytest.mark.slow)])
 def test_a_query_that_is_not_finite_has_no_results(wrong):
     query = torch.ones(1, 24, device=DEVICE)
     query[0, 3] = wrong

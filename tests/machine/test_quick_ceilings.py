@@ -48,7 +48,11 @@ def test_it_measures_less_than_the_full_measurement(monkeypatch):
 
 @pytest.mark.parametrize(
     ("device", "message"),
-    [("cuda:7", "the ceilings of cuda:7 could not be measured: "), ("nothing", "of nothing could")],
+    [
+        # slow: it imports torch in a process
+        pytest.param("cuda:7", "the ceilings of cuda:7 could not be measured: ", marks=pytest.mark.slow),
+        ("nothing", "of nothing could"),
+    ],
 )
 def test_the_error_for_a_missing_device_is_one_sentence(device, message):
     with pytest.raises(RidgelineError, match=message):

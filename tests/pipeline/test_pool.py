@@ -407,8 +407,14 @@ def start_parent(how):
     return parent, pids
 
 
-@pytest.mark.parametrize("how", ["busy", "idle"])
-@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("how", "sent"),
+    [
+        *(("busy", sent) for sent in (signal.SIGKILL, signal.SIGINT, signal.SIGTERM)),
+        ("idle", signal.SIGKILL),
+        *(pytest.param("idle", sent, marks=pytest.mark.slow) for sent in (signal.SIGINT, signal.SIGTERM)),
+    ],
+)
 def test_no_worker_outlives_its_parent(how, sent):
     parent, pids = start_parent(how)
     # A worker releases its last payload shortly after its result, and gets its first shortly after it is ready.

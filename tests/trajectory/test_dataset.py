@@ -341,6 +341,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.ranks
 def test_two_ranks_of_torchrun_share_every_epoch(tmp_path: Path):
     pytest.importorskip("torch")
