@@ -24,7 +24,7 @@ from tests.bulk.sources_made import make_source, make_table, make_texts, read_pa
 
 from ridgeline import Embedder, bulk
 from ridgeline.bulk.embedding import _convert, _find_unfit
-from ridgeline.bulk.engines import Death, LocalEngine, spread_workers
+from ridgeline.bulk.engines import Death, LocalEngine, choose_devices, spread_workers
 from ridgeline.bulk.ray_engine import check_reachable
 from ridgeline.errors import InputError, Locked
 from ridgeline.store import lock
@@ -395,7 +395,7 @@ def test_vectors_are_converted_and_refused_as_numpy_would(vectors):
 
 @pytest.mark.parametrize(
     ("devices", "cores", "count"),
-    [(["cuda:0"], 2, 2), (["cuda:0"], 16, 5), (["cuda:0", "cuda:1"], 16, 4), (["cuda:0"], 96, 6)],
+    [(["cuda:0"], 2, 2), (["cuda:0"], 12, 6), (["cuda:0", "cuda:1"], 16, 8), (["cuda:0"], 96, 8)],
 )
 def test_the_cores_of_a_gpu_decide_how_many_workers_it_has(devices, cores, count, monkeypatch):
     cpus = [SimpleNamespace(usable=number < cores, node=0) for number in range(cores + 3)]
@@ -403,6 +403,36 @@ def test_the_cores_of_a_gpu_decide_how_many_workers_it_has(devices, cores, count
     workers = spread_workers(devices, None)
     assert (len(workers), workers.count(devices[-1])) == (count, count // len(devices))
     assert spread_workers(devices, 3)[:2] == (devices * 2)[:2]
+
+
+@pytest.mark.parametrize(
+    ("text", "gpus", "devices"),
+    [
+        ("auto", 2, ["cuda:0", "cuda:1"]),
+        ("auto", 0, ["cpu"]),
+        ("cuda:all", 2, ["cuda:0", "cuda:1"]),
+        ("cuda", 1, ["cuda"]),
+        ("cuda:1, cuda:0", 2, ["cuda:1", "cuda:0"]),
+        ("cpu", 0, ["cpu"]),
+    ],
+)
+def test_the_driver_chooses_devices_without_torch(text, gpus, devices, monkeypatch):
+    machine = SimpleNamespace(gpus=[SimpleNamespace(index=number) for number in range(gpus)])
+    monkeypatch.setattr("ridgeline.bulk.engines.topology", lambda: machine)
+    monkeypatch.setattr("ridgeline.bulk.engines.has_cuda_build", lambda: True)
+    monkeypatch.setattr("ridgeline.bulk.engines.parse_devices", lambda text: pytest.fail("it would import torch"))
+    assert choose_devices(text) == devices
+    monkeypatch.setattr("ridgeline.bulk.engines.has_cuda_build", lambda: False)
+    assert choose_devices("auto") == ["cpu"]
+
+
+@pytest.mark.parametrize("text", ["cuda:2", "gpu", "", "cuda:0,cuda:0"])
+def test_devices_that_are_not_there_are_refused(text, monkeypatch):
+    machine = SimpleNamespace(gpus=[SimpleNamespace(index=0), SimpleNamespace(index=1)])
+    monkeypatch.setattr("ridgeline.bulk.engines.topology", lambda: machine)
+    monkeypatch.setattr("ridgeline.bulk.engines.has_cuda_build", lambda: True)
+    with pytest.raises(InputError):
+        choose_devices(text)
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from ridgeline.errors import InputError, MissingExtra
 from ridgeline.machine import device_name
-from ridgeline.machine.device_name import resolve_device
+from ridgeline.machine.device_name import has_cuda_build, resolve_device
 
 
 @pytest.fixture
@@ -79,3 +80,28 @@ def test_torch_is_imported_only_where_a_driver_exists(tmp_path):
     command = [sys.executable, "-c", code]
     assert subprocess.check_output([*command, str(tmp_path / "none")], text=True) == "cpu False\n"
     assert subprocess.check_output([*command, str(tmp_path)], text=True).endswith(" True\n")
+
+
+@pytest.mark.parametrize(
+    ("version", "cuda"),
+    [
+        ("__version__ = '2.13.0+cpu'\ncuda: Optional[str] = None\nhip: Optional[str] = None\n", False),
+        ("__version__ = '2.11.0+cu130'\ncuda: Optional[str] = '13.0'\n", True),
+        ("cuda = '11.8'\nhip = None\n", True),
+        ("cuda = None\nhip = '6.2'\n", False),
+        (None, False),
+    ],
+)
+def test_the_build_of_torch_is_read_without_importing_it(version, cuda, tmp_path, monkeypatch):
+    if version is not None:
+        (tmp_path / "version.py").write_text(version)
+    spec = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
+    monkeypatch.setattr(device_name, "find_spec", lambda name: spec)
+    assert has_cuda_build() is cuda
+    monkeypatch.setattr(device_name, "find_spec", lambda name: None)
+    assert not has_cuda_build()
+
+
+def test_the_build_of_the_torch_that_is_installed():
+    torch = pytest.importorskip("torch")
+    assert has_cuda_build() is (torch.version.cuda is not None)

@@ -14,11 +14,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from ridgeline.errors import ChunkError, InputError
-from ridgeline.machine import parse_devices, resolve_device, topology
+from ridgeline.machine import has_cuda_build, parse_devices, topology
 from ridgeline.pipeline import pool
 
-CORES_PER_WORKER = 3  # of a GPU: its workers read, hash and write while one of them computes
-MIN_WORKERS, MAX_WORKERS = 2, 6  # for each GPU
+CORES_PER_WORKER = 2  # of a GPU: its workers read, tokenize, hash and write while others of them compute
+MIN_WORKERS, MAX_WORKERS = 2, 8  # for each GPU
 TRIES = 2  # workers that a chunk may end
 
 Factory = Callable[[str], Callable[[Any], Any]]
@@ -81,17 +81,22 @@ class LocalEngine(AbstractContextManager["LocalEngine"]):
 
 def choose_devices(text: str) -> list[str]:
     """Return the devices of "auto" (every GPU, or the CPU), "cpu", "cuda:0,cuda:1" or "cuda:all"."""
-    devices = parse_devices(text)
-    if devices == ["auto"]:
-        gpus = [f"cuda:{gpu.index}" for gpu in topology().gpus]
-        return gpus if gpus and resolve_device("auto") != "cpu" else ["cpu"]
+    gpus = [f"cuda:{gpu.index}" for gpu in topology().gpus] if has_cuda_build() else []
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if words == ["auto"]:
+        return gpus or ["cpu"]
+    if words == ["cuda:all"] and gpus:
+        return gpus
+    known = {"cpu", "cuda", *gpus} if gpus else {"cpu"}
+    # The driver needs no torch; where a name is not known, its rules and its messages count.
+    devices = words if words and known.issuperset(words) else parse_devices(text)
     if len(set(devices)) != len(devices):
         raise InputError(f"--device '{text}' names a device twice; name each once, and give --workers.")
     return devices
 
 
 def spread_workers(devices: list[str], workers: int | None) -> list[str]:
-    """Return the device of each worker: by default two to six for each GPU, one for each NUMA node of a CPU."""
+    """Return the device of each worker: by default two to eight for each GPU, one for each NUMA node of a CPU."""
     if workers is not None and workers < 1:
         raise InputError(f"--workers is {workers}; give 1 or more.")
     if devices == ["cpu"]:

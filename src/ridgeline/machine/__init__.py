@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ridgeline.machine.clock import measure_clock_cost_ns as measure_clock_cost_ns
     from ridgeline.machine.clock import measure_least_ns as measure_least_ns
     from ridgeline.machine.clock import now_ns as now_ns
+    from ridgeline.machine.device_name import has_cuda_build as has_cuda_build
     from ridgeline.machine.device_name import parse_devices as parse_devices
     from ridgeline.machine.device_name import resolve_device as resolve_device
     from ridgeline.machine.devices import Gpu as Gpu
@@ -72,7 +73,7 @@ __getattr__, __dir__, __all__ = attach(
             "measure_least_ns",
             "now_ns",
         ],
-        "device_name": ["parse_devices", "resolve_device"],
+        "device_name": ["has_cuda_build", "parse_devices", "resolve_device"],
         "devices": ["Gpu", "Nic"],
         "hardware": ["Cache", "Cpu", "Node", "Topology", "topology"],
         "identity": ["describe_machine", "fingerprint"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -70,6 +71,19 @@ def parse_devices(text: str) -> list[str]:
     if missing:
         raise InputError(f"{'; '.join(missing)}.")
     return devices
+
+
+def has_cuda_build() -> bool:
+    """Return whether the installed torch is built for CUDA. torch is not imported: that takes seconds beside a GPU.
+
+    A driver that is too old for it shows only when torch is imported.
+    """
+    spec = find_spec("torch")
+    if spec is None or not spec.submodule_search_locations:
+        return False
+    version = Path(spec.submodule_search_locations[0], "version.py")
+    text = version.read_text() if version.is_file() else ""
+    return re.search(r"^cuda\b[^=]*=\s*['\"]", text, re.MULTILINE) is not None
 
 
 def count_gpus() -> int:
