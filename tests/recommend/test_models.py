@@ -25,9 +25,9 @@ from ridgeline.recommend.models import (
     Tfidf,
     ease,
 )
-from ridgeline.recommend.models.als import Als
+from ridgeline.recommend.models.factors import Als, Bpr
 from ridgeline.recommend.models.fold_in import MAX_NEIGHBOURS
-from ridgeline.recommend.models.hybrid import standardize
+from ridgeline.recommend.models.hybrid import WITHOUT_ORDER, standardize
 
 USERS, ITEMS = 60, 25
 
@@ -112,14 +112,15 @@ def test_ease_over_the_most_liked_items_scores_the_rest_zero(train):
     assert (np.delete(model.scores(train), model.item_rows, axis=1) == 0).all()
 
 
-def test_als_ranks_what_similar_users_like_first():
+@pytest.mark.parametrize("model", [Als(4, 10.0), Bpr(4, 0.05)], ids=["ALS", "BPR"])
+def test_factors_rank_what_similar_users_like_first(model):
     pytest.importorskip("implicit")
     users, items = np.nonzero(np.kron(np.eye(2), np.ones((20, 10))))
     kept = np.random.default_rng(0).random(len(users)) < 0.7
     many = int(kept.sum())
     ratings = Ratings(users[kept], items[kept], np.full(many, 5.0, np.float32), np.zeros(many, int))
     train = build_histories(ratings, 40, 20)
-    scores = Als(4, 10.0).fit(train).scores(train)
+    scores = model.fit(train).scores(train)
     assert scores[:20, :10].mean() > scores[:20, 10:].mean() + 0.5
     assert scores[20:, 10:].mean() > scores[20:, :10].mean() + 0.5
 
@@ -259,3 +260,13 @@ def test_the_blend_keeps_only_parts_that_help(train):
     assert model.weights["semantic"] >= 1.0
     model.learn(train, lambda scores: 1.0)
     assert model.weights == {"ease": 1.0}
+
+
+def test_the_order_of_likes_has_a_weight_only_where_it_helps_and_may_be_used(train):
+    model = Hybrid(
+        Ease(1.0), Semantic(vectors()), Popularity(), ItemKnn(3), RecentPopularity(np.full(ITEMS, 2000))
+    ).fit(train)
+    target = model.part("ease just now", train)
+    objective = lambda scores: -float(np.abs(standardize(scores) - target).mean())  # noqa: E731
+    assert model.learn(train, objective).weights["ease just now"] >= 1.0
+    assert set(model.learn(train, objective, WITHOUT_ORDER).weights) <= set(WITHOUT_ORDER)

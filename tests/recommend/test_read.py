@@ -9,6 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.recommend import folders
 
 from ridgeline.errors import InputError
@@ -291,3 +293,50 @@ def test_the_real_dataset_is_read_and_its_damaged_row_is_named(data):
     assert (message["users"], message["items"]) == (610, 9742)
     assert message["ratings"] + dataset.problems.total() == 100_836
     assert np.isin(dataset.ratings.stars, np.arange(0.5, 5.5, 0.5)).all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    rows=st.lists(
+        st.tuples(
+            st.integers(0, 4),
+            st.integers(0, 5),
+            st.sampled_from([1.0, 4.0, 5.0, float("nan")]),
+            st.sampled_from([1, 2, 3]),
+        ),
+        min_size=1,
+        max_size=60,
+    ),
+    texts=st.booleans(),
+)
+def test_ratings_are_those_that_a_loop_keeps(rows, texts, tmp_path_factory):
+    """Items 4 and 5 are not in the catalogue; of a user's ratings of an item the latest counts."""
+    folder = tmp_path_factory.mktemp("rows")
+    make_id = (lambda n: f"x{n}") if texts else int
+    pq.write_table(pa.table({"item": [make_id(n) for n in range(4)], "title": list("abcd")}), folder / "items.parquet")
+    columns = {"user": [make_id(u) for u, *_ in rows], "item": [make_id(i) for _, i, *_ in rows]}
+    columns |= {"rating": [s for _, _, s, _ in rows], "time": [t for *_, t in rows], "more": [0] * len(rows)}
+    pq.write_table(pa.table(columns), folder / "interactions.parquet")
+    want: dict = {}
+    twice = unknown = bad = 0
+    for user, item, stars, time in rows:
+        if item >= 4:
+            unknown += 1
+        elif stars != stars:
+            bad += 1
+        else:
+            old = want.pop((user, item), None)
+            twice += old is not None
+            want[user, item] = (stars, time) if old is None or time >= old[1] else old
+    if not want:
+        with pytest.raises(InputError, match="no rating of"):
+            read(folder)
+        return
+    data = read(folder)
+    r = data.ratings
+    users, items = data.user_ids[r.users].tolist(), data.catalogue.ids[r.items].tolist()
+    got = dict(zip(zip(users, items, strict=True), zip(r.stars.tolist(), r.times.tolist(), strict=True), strict=True))
+    assert got == {(make_id(user), make_id(item)): value for (user, item), value in want.items()}
+    assert data.user_ids.tolist() == sorted({make_id(user) for user, _ in want})
+    counts = {"duplicate": twice, "unknown item": unknown, "rating out of range": bad}
+    assert data.problems.counts == {kind: count for kind, count in counts.items() if count}

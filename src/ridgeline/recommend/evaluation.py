@@ -36,6 +36,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -57,10 +58,11 @@ from ridgeline.recommend.models import (
     RecentPopularity,
     Semantic,
     Tfidf,
-    als,
+    factors,
     make_ease,
 )
 from ridgeline.recommend.models.ease import DEFAULT_PENALTY, MAX_ITEMS
+from ridgeline.recommend.models.hybrid import PARTS, WITHOUT_ORDER
 from ridgeline.recommend.models.neighbour_ease import NEIGHBOURS, NeighbourEase, count_likes
 from ridgeline.recommend.ranking import top_k
 
@@ -81,7 +83,7 @@ SPLIT_TEXTS = {
     "given": "the likes of a file of their own",
 }
 
-DIVERSIFIED = "hybrid, diversified"
+DIVERSIFIED, NO_ORDER = "hybrid, diversified", "hybrid without order"
 Progress = Callable[[str], object]
 Encode = Callable[[Sequence[str]], NDArray[Any]]
 SPLITS = ("random", "temporal-user", "temporal-global", "strong", "cold-items")
@@ -138,6 +140,8 @@ def evaluate(
     progress("EASE's λ and the hybrid's weights, on a part of the training data")
     penalty = settings.penalty if settings.penalty is not None else choose_penalty(inner, settings.device)
     weights = learn_blend(inner, vectors, years, penalty, settings.device)
+    uses_order = not set(weights) <= set(WITHOUT_ORDER)
+    others = learn_blend(inner, vectors, years, penalty, settings.device, WITHOUT_ORDER) if uses_order else {}
 
     progress("the models")
     hybrid = _build_hybrid(vectors, years, penalty, settings.device, weights).fit(split.train)
@@ -146,10 +150,11 @@ def evaluate(
         hybrid.popularity,
         *([DecayedPopularity().fit(split.train)] if split.train.times.any() else []),
         hybrid.itemknn,
-        *_fit_als(split, inner),
+        *_fit_factors(split, inner),
         hybrid.ease,
         hybrid.semantic,
         Tfidf(texts),
+        *([_forget_order(hybrid, others)] if uses_order else []),
         hybrid,
     ]
     values: dict[str, dict[str, NDArray[Any]]] = {}
@@ -237,8 +242,8 @@ def split_likes(likes: Ratings, items: NDArray[np.int64], users: int, kind: str,
     rng = np.random.default_rng(seed)
     if kind in ("random", "temporal-user"):
         held_out = mark_held_out(likes, users, rng if kind == "random" else None)
-        train = build_histories(likes.select(np.flatnonzero(~held_out)), users, width)
-        test = build_histories(likes.select(np.flatnonzero(held_out)), users, width)
+        train = build_histories(likes.select(~held_out), users, width)
+        test = build_histories(likes.select(held_out), users, width)
         return _select_users(train, train, test, items, all_items)
     if kind == "temporal-global":
         cut = int(np.quantile(likes.times, 1 - TEST_SHARE, method="lower"))
@@ -267,16 +272,22 @@ def split_likes(likes: Ratings, items: NDArray[np.int64], users: int, kind: str,
 def select_likes(dataset: Dataset, min_rating: float) -> tuple[Ratings, NDArray[np.int64], int]:
     """Return (likes with new user and item rows, the items' rows in the catalogue, the number of users)."""
     r = dataset.ratings
-    likes = r.select(np.flatnonzero(r.stars >= min_rating))
-    enough = np.bincount(likes.users, minlength=len(dataset.user_ids)) >= MIN_LIKES
-    likes = likes.select(np.flatnonzero(enough[likes.users]))
+    is_like = r.stars >= min_rating
+    enough = np.bincount(r.users[is_like], minlength=len(dataset.user_ids)) >= MIN_LIKES
+    likes = r.select(is_like & enough[r.users])
     if not len(likes):
         raise InputError(
             f"no user of '{dataset.name}' has {MIN_LIKES} ratings of {min_rating:g} or more; lower --min-rating."
         )
-    users, user_rows = np.unique(likes.users, return_inverse=True)
-    items, item_rows = np.unique(likes.items, return_inverse=True)
-    return Ratings(user_rows.astype(np.int64), item_rows.astype(np.int64), likes.stars, likes.times), items, len(users)
+    users, user_rows = _number(likes.users, len(dataset.user_ids))
+    items, item_rows = _number(likes.items, len(dataset.catalogue))
+    return Ratings(user_rows, item_rows, likes.stars, likes.times), items, len(users)
+
+
+def _number(rows: Ints, count: int) -> tuple[Ints, Ints]:
+    """Return what np.unique and its inverse return for rows below `count`, in less memory."""
+    is_there = np.bincount(rows, minlength=count) > 0
+    return np.flatnonzero(is_there), (np.cumsum(is_there) - 1)[rows]
 
 
 def mark_held_out(likes: Ratings, users: int, rng: np.random.Generator | None) -> NDArray[np.bool_]:
@@ -376,16 +387,21 @@ def _make_objective(split: Split, max_scores: int = MAX_SCORES) -> tuple[Histori
 
 
 def learn_blend(
-    split: Split, vectors: Floats, years: NDArray[np.int64], penalty: float, device: str
+    split: Split,
+    vectors: Floats,
+    years: NDArray[np.int64],
+    penalty: float,
+    device: str,
+    parts: Sequence[str] = PARTS,
 ) -> dict[str, float]:
-    """Learn the hybrid's weights on one split."""
+    """Learn the weights of the hybrid's `parts` on one split."""
     limited = limit_items(split)
     if limited is not split:
         rows = np.searchsorted(split.items, limited.items)
         vectors, years = vectors[rows], years[rows]
     hybrid = _build_hybrid(vectors, years, penalty, device, None, len(split.items)).fit(limited.train)
     history, objective = _make_objective(limited, MAX_SCORES if limited is split else LEARNING_SCORES)
-    return hybrid.learn(history, objective).weights
+    return hybrid.learn(history, objective, parts).weights
 
 
 def limit_items(split: Split) -> Split:
@@ -421,13 +437,21 @@ def mask_scores(scores: Floats, history: Histories, candidates: NDArray[np.bool_
     return scores
 
 
-def _fit_als(split: Split, inner: Split) -> list[Model]:
-    """Fit ALS with the parameters that are best on a part of the training data, if implicit is installed."""
-    if not als.is_available():
+def _fit_factors(split: Split, inner: Split) -> list[Model]:
+    """Fit ALS and BPR with the parameters that are best on a part of the training data, if implicit is installed."""
+    if not factors.is_available():
         return []
     limited = limit_items(inner)
     history, objective = _make_objective(limited, MAX_SCORES if limited is inner else LEARNING_SCORES)
-    return [als.choose_als(limited.train, history, objective).fit(split.train)]
+    kinds = (factors.Als, factors.Bpr)
+    return [factors.choose_factors(kind, limited.train, history, objective).fit(split.train) for kind in kinds]
+
+
+def _forget_order(hybrid: Hybrid, weights: dict[str, float]) -> Hybrid:
+    """Return the same models with weights that were learnt without the order of likes: what the order adds."""
+    model = copy(hybrid)
+    model.name, model.weights = NO_ORDER, weights
+    return model
 
 
 def _build_hybrid(

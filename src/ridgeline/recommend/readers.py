@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -192,7 +192,7 @@ def themes_from_tags(
     return themes_by_row
 
 
-def _read_csv(root: Path, problems: Problems) -> tuple[Catalogue, Mapping[str, Any]]:
+def _read_csv(root: Path, problems: Problems) -> tuple[Catalogue, dict[str, Any]]:
     films = read_columns(root / "movies.csv", {"movieId": INTEGER, "title": TEXT, "genres": TEXT}, problems)
     names = {"userId": INTEGER, "movieId": INTEGER, "rating": FLOAT, "timestamp": INTEGER}
     rated = read_columns(root / "ratings.csv", names, problems)
@@ -205,7 +205,7 @@ def _read_csv(root: Path, problems: Problems) -> tuple[Catalogue, Mapping[str, A
     return items, dict(zip(RATED, rated.values(), strict=True))
 
 
-def _read_dat(root: Path, problems: Problems) -> tuple[Catalogue, Mapping[str, Any]]:
+def _read_dat(root: Path, problems: Problems) -> tuple[Catalogue, dict[str, Any]]:
     options: dict[str, Any] = {"delimiter": "::", "encoding": "latin-1", "quoted": False}
     columns = {"item": INTEGER, "title": TEXT, "genres": TEXT}
     films = read_columns(root / "movies.dat", columns, problems, names=list(columns), **options)
@@ -220,7 +220,7 @@ def _read_dat(root: Path, problems: Problems) -> tuple[Catalogue, Mapping[str, A
     return _build_catalogue(ids, films["title"].to_pylist(), films["genres"].to_pylist(), themes), rated
 
 
-def _read_100k(root: Path, problems: Problems) -> tuple[Catalogue, Mapping[str, Any]]:
+def _read_100k(root: Path, problems: Problems) -> tuple[Catalogue, dict[str, Any]]:
     options: dict[str, Any] = {"delimiter": "|", "encoding": "latin-1", "quoted": False}
     genres = [f"g{n}" for n in range(19)]
     kinds = {"item": INTEGER, "title": TEXT, **dict.fromkeys(genres, TEXT)}
@@ -239,7 +239,7 @@ def _read_100k(root: Path, problems: Problems) -> tuple[Catalogue, Mapping[str, 
     return _build_catalogue(ids, films["title"].to_pylist(), joined, [()] * len(ids)), rated
 
 
-def _read_inter(path: Path, problems: Problems) -> tuple[Catalogue, Mapping[str, Any]]:
+def _read_inter(path: Path, problems: Problems) -> tuple[Catalogue, dict[str, Any]]:
     options: dict[str, Any] = {"delimiter": "\t", "quoted": False}
     kinds = {"user_id": TEXT, "item_id": TEXT, "rating": FLOAT, "timestamp": FLOAT}
     rated = read_columns(path, kinds, problems, optional=("rating", "timestamp"), **options)
@@ -263,7 +263,7 @@ def _read_inter(path: Path, problems: Problems) -> tuple[Catalogue, Mapping[str,
     }
 
 
-def _read_generic(first: Path, second: Path, problems: Problems) -> tuple[Catalogue, Mapping[str, Any]]:
+def _read_generic(first: Path, second: Path, problems: Problems) -> tuple[Catalogue, dict[str, Any]]:
     more = ("year", "genres", "tags")
     # pandas writes a column of years with a gap as 1995.0
     kinds = {"item": ID, "title": TEXT, "year": FLOAT, "genres": WORDS, "tags": WORDS}
@@ -326,15 +326,18 @@ def _build_dataset(
     form: str,
     items: Catalogue,
     file: Path,
-    rated: Mapping[str, Any],
+    rated: dict[str, Any],
     stars: tuple[float, float] | None,
     problems: Problems,
 ) -> Dataset:
+    """Build a dataset of the ratings that can be used; `rated` is empty afterwards, to free its columns early."""
     users, rated_items = _parse_ids(rated["user"]), _parse_ids(rated["item"])
     count = len(users)
     if not count:
         raise InputError(f"'{name}' has no ratings; extract the whole download again.")
-    values = np.asarray(rated["rating"].to_numpy(), np.float32) if "rating" in rated else np.full(count, 5, np.float32)
+    values = (
+        np.asarray(rated.pop("rating").to_numpy(), np.float32) if "rating" in rated else np.full(count, 5, np.float32)
+    )
     times, valid_time = _read_times(file, users, rated_items, rated.get("time"))
     if rated_items.dtype.kind != items.ids.dtype.kind:
         rated_items = rated_items.astype(str)
@@ -342,8 +345,7 @@ def _build_dataset(
     else:
         items_ids = items.ids
     order = np.argsort(items_ids, kind="stable")
-    at = np.minimum(np.searchsorted(items_ids, rated_items, sorter=order), len(order) - 1)
-    rows = order[at]
+    rows = order[np.minimum(np.searchsorted(items_ids, rated_items, sorter=order), len(order) - 1)]
     known = items_ids[rows] == rated_items
     for row in np.flatnonzero(~known)[:5]:
         problems.add(
@@ -365,11 +367,16 @@ def _build_dataset(
         )
     if len(late):
         problems.counts["time out of range"] = len(late)
-    usable = np.flatnonzero(known & in_range & valid_time)
-    if not len(usable):
+    rated.clear()
+    is_usable = known & in_range & valid_time
+    if not is_usable.any():
         raise InputError(f"no rating of '{name}' can be used: {problems.lines()[0]}; is this the right folder?")
-    user_ids, user_rows = np.unique(users[usable], return_inverse=True)
-    ratings = Ratings(user_rows.astype(np.int64), rows[usable].astype(np.int64), values[usable], times[usable])
+    if not is_usable.all():
+        users, rows, values, times = users[is_usable], rows[is_usable], values[is_usable], times[is_usable]
+    user_ids = np.unique(users)
+    # not np.unique's inverse, which takes five times the memory of the result
+    ratings = Ratings(np.searchsorted(user_ids, users), rows, values, times)
+    del users, rated_items, rows
     return Dataset(name, form, items, user_ids, _keep_latest(ratings, user_ids, items, problems), problems)
 
 
@@ -379,14 +386,16 @@ def _read_times(
     """Return (seconds since 1970 by row, 0 without times; which rows have valid times); too many bad ones raise."""
     if column is None:
         return np.zeros(len(users), np.int64), np.ones(len(users), bool)
-    values = np.asarray(column.to_numpy(), np.float64)
-    fit = np.abs(values) <= MAX_TIME  # False for NaN
+    values = np.asarray(column.to_numpy())
+    if values.dtype.kind != "i":
+        values = values.astype(np.float64)
+    fit = (values >= -MAX_TIME) & (values <= MAX_TIME)  # False for NaN
     wrong = np.flatnonzero(~fit)
     if len(wrong) > max(1, MAX_BAD_SHARE * len(values)):
         row = int(wrong[0])
         sentence = _describe_bad_time(users[row], items[row], column[row].as_py())
         raise InputError(f"{file}: {len(wrong):,} of {len(values):,} times are not in seconds since 1970: {sentence}.")
-    return np.where(fit, values, 0.0).astype(np.int64), fit
+    return np.asarray(values if fit.all() else np.where(fit, values, 0), np.int64), fit
 
 
 def _describe_bad_time(user: Any, item: Any, time: float) -> str:
@@ -401,13 +410,18 @@ def _describe_bad_time(user: Any, item: Any, time: float) -> str:
 def _keep_latest(ratings: Ratings, user_ids: NDArray[Any], items: Catalogue, problems: Problems) -> Ratings:
     """Keep one rating per user and item, the latest."""
     pair = ratings.users * len(items) + ratings.items
-    order = np.lexsort((ratings.times, pair))
-    last = np.ones(len(order), bool)
-    last[:-1] = pair[order][1:] != pair[order][:-1]
-    repeated = order[~last]
+    ordered = np.sort(pair)
+    twice = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
+    del ordered
+    if not len(twice):
+        return ratings
+    rows = np.flatnonzero(twice[np.minimum(np.searchsorted(twice, pair), len(twice) - 1)] == pair)
+    order = rows[np.lexsort((ratings.times[rows], pair[rows]))]
+    repeated = order[:-1][pair[order[1:]] == pair[order[:-1]]]
     for row in repeated[:5]:
         sentence = f"user {user_ids[ratings.users[row]]} rated item {items.ids[ratings.items[row]]} more than once"
         problems.add("duplicate", sentence, 0)
-    if len(repeated):
-        problems.counts["duplicate"] = len(repeated)
-    return ratings.select(np.sort(order[last]))
+    problems.counts["duplicate"] = len(repeated)
+    keep = np.ones(len(ratings), bool)
+    keep[repeated] = False
+    return ratings.select(keep)

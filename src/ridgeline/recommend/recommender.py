@@ -228,11 +228,13 @@ class Recommender:
         penalty = penalty if penalty is not None else choose_penalty(inner, solver)
         weights = learn_blend(inner, vectors[items], dataset.catalogue.years[items], penalty, solver)
         progress("fitting")
-        r = dataset.ratings
+        r, liked_items = dataset.ratings, len(items)
+        del selected, inner  # with many ratings, memory for what follows
         seen = build_histories(r, users, width)
-        likes = build_histories(r.select(np.flatnonzero(r.stars >= min_rating)), users, width)
+        is_like = r.stars >= min_rating
+        likes = seen if is_like.all() else build_histories(r.select(is_like), users, width)
         hybrid = Hybrid(
-            make_ease(penalty, len(np.unique(selected.items)), solver),
+            make_ease(penalty, liked_items, solver),
             Semantic(vectors),
             Popularity(),
             ItemKnn() if "itemknn" in weights else ItemKnn(0),

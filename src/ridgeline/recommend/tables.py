@@ -241,15 +241,17 @@ def _read_parquet(
     import pyarrow.parquet as pq
 
     try:
-        table = pq.read_table(path)
+        known = [name for name in pq.read_schema(path).names if name in kinds]
+        table = pq.read_table(path, columns=known)
     except (pa.ArrowInvalid, OSError) as error:
         raise InputError(f"{path} is no complete Parquet file ({error}); write it again.") from None
     missing = [name for name in kinds if name not in table.column_names and name not in optional]
     if missing:
-        raise InputError(f"{path} has no column '{missing[0]}'; it has: {', '.join(table.column_names)}.")
+        raise InputError(f"{path} has no column '{missing[0]}'; it has: {', '.join(read_names(path, ''))}.")
     columns = {}
     for name in (n for n in kinds if n in table.column_names):
         column = table[name].combine_chunks()
+        table = table.drop_columns([name])  # the chunks, now that they are copied
         if column.null_count and name not in nullable:
             raise InputError(
                 f"{path}: column '{name}' has {column.null_count:,} empty values; fill or drop those rows."

@@ -7,7 +7,7 @@ and is not computed for a recommendation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Self
 
 import numpy as np
@@ -31,7 +31,8 @@ HALF_LIVES = {
 FEW_USERS = 4  # up to here each user is scored alone: native loops that wait for no other thread
 
 Objective = Callable[[Floats], float]
-PARTS = ("ease", *HALF_LIVES, "unreleased", "era", "semantic", "itemknn", "popularity")
+WITHOUT_ORDER = ("ease", "unreleased", "era", "semantic", "itemknn", "popularity")  # the order of likes is not used
+PARTS = ("ease", *HALF_LIVES, *WITHOUT_ORDER[1:])
 
 
 class Hybrid:
@@ -76,13 +77,15 @@ class Hybrid:
             return standardize(self.recent.scores(users))
         return -self.recent.mark_unreleased(users)
 
-    def learn(self, users: Histories, objective: Objective) -> Self:
-        """Learn the weights; `objective` returns the quality of scores [n, items] for these users."""
+    def learn(self, users: Histories, objective: Objective, parts: Sequence[str] = PARTS) -> Self:
+        """Learn the weights of `parts`; `objective` returns the quality of scores [n, items] for these users."""
         total = self.part("ease", users)
         best = objective(total)
         weights = {"ease": 1.0}
         for _ in range(ROUNDS):
-            for name in PARTS[1:]:
+            for name in parts:
+                if name == "ease":
+                    continue
                 part = self.part(name, users)
                 old_weight = weights.get(name, 0.0)
                 rest = total - old_weight * part
