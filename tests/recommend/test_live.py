@@ -175,7 +175,7 @@ BAD = {
     "a year in words": ("add_items", [{"id": "a", "title": "A", "year": "x"}], InputError, "year of item 'a'"),
     "another field": ("add_items", [{"id": "a", "title": "A", "txt": "x"}], InputError, "field 'txt'"),
     "a long text": ("add_items", [{"id": "a", "title": "A", "text": "x" * MAX_TEXT_CHARS}], TooLarge, "characters"),
-    "an id twice": ("add_items", [{"id": "a", "title": "A"}, {"id": "a", "title": "B"}], Conflict, "'a' already"),
+    "an id twice": ("add_items", [{"id": "a", "title": "A"}, {"id": "a", "title": "B"}], Conflict, "'a' is twice"),
     "an id of the fit": ("add_items", [{"id": "n", "title": "A"}, {"id": 1, "title": "B"}], Conflict, "'1' already"),
     "a change of nothing": ("put_item", [{"id": "zz", "title": "A"}], NotFound, "'zz'"),
     "an item that is not there": ("remove_items", [1, "zz"], NotFound, "'zz'"),

@@ -52,6 +52,14 @@ MAX_LIKED = 200
 MAX_CHANGES = 1_000  # items or ratings of one request
 MAX_TEXT_CHARS = 2_000  # characters
 
+EXAMPLES = {  # of bodies, by the start of the path
+    "/api/items/": '{"title": "Alien", "year": 1979}',
+    "/api/items": '{"items": [{"id": "x1", "title": "Alien"}]}',
+    "/api/ratings": '{"ratings": [{"user": 1, "item": 2, "rating": 5}]}',
+    "/api/models/": '{"version": 1}',
+    "/api/batch": '{"users": [1, 2]}',
+    "/api/new": '{"liked": ["Alien"]}',
+}
 FIRST_TEXT = "a first text"
 MODEL_HEADER = "x-ridgeline-model"
 STATUS_CODES = {Conflict: 409, NotFound: 404, TooLarge: 413}  # 400 for other mistakes
@@ -259,7 +267,7 @@ def _get_user(request: Request) -> str:
 
 
 def _parse_new_items(request: Request, body: dict[str, Any]) -> Change:
-    return Change("add_items", _parse_objects(body, "items", '{"items": [{"id": "x1", "title": "Alien"}]}'))
+    return Change("add_items", _parse_objects(body, "items", _find_example(request)))
 
 
 def _parse_changed_item(request: Request, body: dict[str, Any]) -> Change:
@@ -270,8 +278,7 @@ def _parse_changed_item(request: Request, body: dict[str, Any]) -> Change:
 
 
 def _parse_new_ratings(request: Request, body: dict[str, Any]) -> Change:
-    example = '{"ratings": [{"user": 1, "item": 2, "rating": 5}]}'
-    return Change("add_ratings", _parse_objects(body, "ratings", example))
+    return Change("add_ratings", _parse_objects(body, "ratings", _find_example(request)))
 
 
 def _parse_removed_rating(request: Request, _: dict[str, Any]) -> Change:
@@ -290,6 +297,12 @@ def _parse_objects(body: dict[str, Any], name: str, example: str) -> list[Any]:
     return values
 
 
+def _find_example(request: Request) -> str:
+    """Return a body for the path of a request."""
+    path = request.url.path
+    return next((body for start, body in EXAMPLES.items() if path.startswith(start)), EXAMPLES["/api/new"])
+
+
 def _choose_status(error: InputError) -> int:
     return next((code for kind, code in STATUS_CODES.items() if isinstance(error, kind)), 400)
 
@@ -301,9 +314,9 @@ async def _read_body(request: Request) -> dict[str, Any]:
     except UnicodeEncodeError:
         raise InputError("the body holds half a character, such as \\ud800; send complete characters.") from None
     except (ValueError, RecursionError):
-        raise InputError('the body is no JSON; send an object such as {"liked": ["Alien"]}.') from None
+        raise InputError(f"the body is no JSON; send an object such as {_find_example(request)}.") from None
     if not isinstance(body, dict):
-        raise InputError('the body is no JSON object; send one such as {"liked": ["Alien"]}.')
+        raise InputError(f"the body is no JSON object; send one such as {_find_example(request)}.")
     return body
 
 

@@ -275,11 +275,13 @@ class LiveData:
 
         def exists(key: str) -> bool:
             row = self.item_rows.get(key)
-            return key in added or pending.items.get(key, row is not None and not self.removed.data[row])
+            return pending.items.get(key, row is not None and not self.removed.data[row])
 
         if change.kind in ("add_items", "put_item"):
             for item in map(parse_item, change.values):
                 key = item["id"]
+                if key in added:
+                    raise Conflict(f"the id '{key}' is twice in this request; give each item once.")
                 if change.kind == "add_items" and exists(key):
                     raise Conflict(f"there is an item '{key}' already; change it with PUT, or give another id.")
                 if change.kind == "put_item" and not exists(key):
@@ -602,7 +604,8 @@ def parse_rating(value: Any, now: int) -> Line:
     user, item = parse_id(value.get("user"), "user"), parse_id(value.get("item"), "item")
     stars, moment = value.get("rating"), value.get("time")
     if isinstance(stars, bool) or not isinstance(stars, int | float) or not abs(stars) <= 1e6:  # not NaN either
-        raise InputError(f"the rating of item '{item}' by user '{user}' is {stars!r:.40}; give a number.")
+        shown = "missing" if stars is None else f"{stars!r:.40}"
+        raise InputError(f"the rating of item '{item}' by user '{user}' is {shown}; give a number.")
     if moment is None:
         moment = now
     if isinstance(moment, bool) or not isinstance(moment, int | float) or not 0 <= moment <= now + MAX_AHEAD_S:
