@@ -7,9 +7,10 @@ NATIVE := $(wildcard native/*.[chi]* native/*/*.[chi]*) CMakeLists.txt
 JOBS ?= $(shell nproc)
 
 # Tests start hundreds of processes; without bytecode each would compile the sources again, and every run would rewrite
-# the assertions of 350 test modules again. An empty PYTHONDONTWRITEBYTECODE lets Python write bytecode.
+# the assertions of 350 test modules again. An empty PYTHONDONTWRITEBYTECODE lets Python write bytecode. A test module runs
+# in one worker (loadfile), so its fixtures are built once.
 COMPILE := $(BIN)/python -m compileall -q -j $(JOBS) src
-TEST := PYTHONDONTWRITEBYTECODE= RIDGELINE_REQUIRE=browser,lstopo,dbus $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
+TEST := PYTHONDONTWRITEBYTECODE= RIDGELINE_REQUIRE=browser,lstopo,dbus $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 .PHONY: help setup native stubs check format test test-all test-numa test-chaos fuzz bench docs wheel peers packages clean
 

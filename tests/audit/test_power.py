@@ -15,8 +15,6 @@ from ridgeline.audit.ledger.layout import LedgerPaths
 from ridgeline.audit.ledger.verify import examine
 from ridgeline.errors import RidgelineError, StoreError
 
-pytestmark = pytest.mark.xdist_group("power")  # the writer is killed once, not once in each worker
-
 # Appends and signs several times, never settling, and is gone.
 VICTIM = """
 import os, signal, sys

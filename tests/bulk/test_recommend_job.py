@@ -14,8 +14,6 @@ from ridgeline import Embedder, bulk
 from ridgeline.errors import InputError
 from ridgeline.recommend import Options, Recommender, demo
 
-pytestmark = pytest.mark.xdist_group("recommend job")  # the model is fitted once, not once in each worker
-
 OPTIONS = {"chunk_rows": 7, "k": 4}
 
 

@@ -62,9 +62,6 @@ def finished(cli, tmp_path_factory):
     return out, json.loads(process.stdout)
 
 
-pytestmark = pytest.mark.xdist_group("bench")
-
-
 @pytest.mark.slow
 def test_bench_answers_in_json_with_a_verdict_for_every_peer(finished):
     out, answer = finished

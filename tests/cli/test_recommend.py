@@ -17,8 +17,6 @@ from tests.embed import tiny
 from ridgeline.cli import main
 from ridgeline.recommend import Recommender, demo, recommender
 
-pytestmark = pytest.mark.xdist_group("recommend command")  # the model is fitted once, not once in each worker
-
 
 def run(capsys, *words) -> tuple[int, str, str]:
     try:

@@ -17,7 +17,7 @@ import pytest
 from .guest.boot import GuestFailed, boot
 from .guest.image import Unavailable
 
-pytestmark = [pytest.mark.numa, pytest.mark.xdist_group("guest")]
+pytestmark = pytest.mark.numa
 
 DEFAULT, PREFERRED, BIND, INTERLEAVE = 0, 1, 2, 3  # MPOL_* of <linux/mempolicy.h>
 EVERYWHERE = [0, 1, 2, 3]

@@ -25,8 +25,6 @@ from ridgeline.machine import Placement, topology
 from ridgeline.pipeline import pool
 from ridgeline.pipeline.shared_memory import INLINE, make_connection, pack, receive, send
 
-# Several tests share these workers: one xdist process runs them all.
-pytestmark = pytest.mark.xdist_group("pool")
 unplaced_pool = partial(pool, place=None)
 
 

@@ -34,8 +34,6 @@ from ridgeline.recommend.serving import Refitter
 from ridgeline.recommend.versions import find_version, get_current, get_live_folder, list_versions
 from ridgeline.web import run_in_background
 
-pytestmark = pytest.mark.xdist_group("versions")  # the model is refitted once, not once in each worker
-
 
 @pytest.fixture(scope="module")
 def changed(saved, tmp_path_factory):

@@ -14,8 +14,6 @@ from ridgeline.search import Index
 from ridgeline.search.codecs import train_rotated_codec
 from ridgeline.search.spec import parse_spec
 
-pytestmark = pytest.mark.xdist_group("opq")  # each index is built once, not once in each worker
-
 DIM, ROWS = 24, 1500
 
 

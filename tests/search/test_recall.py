@@ -20,8 +20,6 @@ from ridgeline.search.recall import Curve, Point, compute_interval, compute_reca
 from ridgeline.search.spec import parse_spec
 from ridgeline.search.truth import hold_out_truth_sample
 
-pytestmark = pytest.mark.xdist_group("recall")  # the index is built once, not once in each worker
-
 
 def cloud(rows: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal((rows, 16)).astype(np.float32)

@@ -7,7 +7,7 @@ from tests.axe import faults
 from tests.embed import tiny
 from tests.serve.conftest import TEXTS, run_server
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+pytestmark = pytest.mark.browser
 
 TOKEN = "correct-horse-battery-staple"
 

@@ -29,7 +29,7 @@ from ridgeline.web import (
     run_in_background,
 )
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+pytestmark = pytest.mark.browser
 
 ADDRESS = "http://page.test/"
 WATCH = """

@@ -21,8 +21,6 @@ from ridgeline.cli.audit_report import _describe_completeness
 from ridgeline.errors import InputError
 from ridgeline.store import write_manifest
 
-pytestmark = pytest.mark.xdist_group("compliance")  # the log and its report are written once, not once in each worker
-
 
 @pytest.fixture(scope="module")
 def log(tmp_path_factory):

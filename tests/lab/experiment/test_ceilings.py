@@ -19,8 +19,6 @@ from ridgeline.lab.experiment.report import write_report
 from ridgeline.lab.study import build_rows
 from ridgeline.machine import Ceiling, Ceilings, topology
 
-pytestmark = pytest.mark.xdist_group("experiment")
-
 
 class FakeMeasurement:
     """Returns ceilings of 1 GFLOP/s and 1 GB/s, and lists the devices of its calls."""

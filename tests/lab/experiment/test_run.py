@@ -32,7 +32,6 @@ from ridgeline.lab.experiment.report import write_report
 from ridgeline.lab.study import build_rows
 from ridgeline.machine import topology
 
-pytestmark = pytest.mark.xdist_group("experiment")
 HOSTILE = "<script>alert(1)</script>|x"
 
 

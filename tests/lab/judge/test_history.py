@@ -179,7 +179,6 @@ def test_the_page_shows_levels_and_hostile_names_as_text(record):
 
 
 @pytest.mark.browser
-@pytest.mark.xdist_group("browser")
 @pytest.mark.parametrize("width", [400, 1600])
 def test_the_page_draws_in_a_browser_without_console_messages(chromium, record, width):
     problems: list[str] = []

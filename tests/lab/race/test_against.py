@@ -23,10 +23,7 @@ ROOT = Path(ridgeline.__file__).resolve().parents[2]
 in_git = (
     shutil.which("git") and not subprocess.run(["git", "-C", ROOT, "rev-parse", "HEAD"], capture_output=True).returncode
 )
-pytestmark = [
-    pytest.mark.skipif(not in_git, reason="not a git checkout"),
-    pytest.mark.xdist_group("busy"),
-]
+pytestmark = pytest.mark.skipif(not in_git, reason="not a git checkout")
 
 
 @pytest.mark.slow

@@ -269,7 +269,6 @@ def _burn(until: float) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("busy")
 def test_spin_gets_no_wrong_verdict_on_a_busy_machine(run, tmp_path):
     """Race the lab's own test workload while one process per CPU burns time."""
     context = multiprocessing.get_context("spawn")
@@ -292,7 +291,6 @@ def test_spin_gets_no_wrong_verdict_on_a_busy_machine(run, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("busy")
 def test_spin_gets_same_slower_and_wrong(run, tmp_path):
     verdicts = []
     for attempt in range(4):

@@ -29,8 +29,6 @@ from ridgeline.lab.record import read_records
 from ridgeline.lab.report import build_report, figures, write_report
 from ridgeline.workloads.charts import draw_pictures
 
-pytestmark = pytest.mark.xdist_group("report")  # both pages are built once, not once in each worker
-
 REAL = Path(__file__).parents[3] / "benchmarks" / "records"
 DRAWN = """() => [...document.querySelectorAll("figure.chart > svg")].filter((s) => s.checkVisibility())
     .map((s) => s.getBoundingClientRect()).map((b) => [b.width, b.height])"""

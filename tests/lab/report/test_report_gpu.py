@@ -32,7 +32,6 @@ def _has_intensity(path) -> bool:
 
 
 @pytest.mark.browser
-@pytest.mark.xdist_group("browser")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_roofline_of_a_gpu_shows_every_path_with_arithmetic_and_memory(chromium, bench, scheme):
     problems: list[str] = []
