@@ -102,6 +102,10 @@ class NotComparable(RidgelineError):
     exit_code = Exit.NOT_COMPARABLE
 
 
+class CaseLeftOut(NotComparable):
+    """A suite leaves this case out: its `setup` raised NotImplementedError, as asv has it."""
+
+
 def unknown(kind: str, name: object, known: Iterable[object]) -> InputError:
     """Return the error for an unknown name, with the most similar known names.
 

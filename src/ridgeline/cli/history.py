@@ -192,7 +192,7 @@ def _measure_commits(
             subject = escape(escape_control(point.subject))
             table.add_row(point.commit[:12], f"{ratio.value:.3f}", interval, subject)
         stdout().print(table)
-        for sentence in describe_commit_steps(one) or ["no step"]:
+        for sentence in describe_commit_steps(one):
             print_line(f"  {sentence}")
     if page:
         print_line(f"Page: {page}")

@@ -30,7 +30,7 @@ def count(rates, name: str, files: tuple[str, ...], ratio: float, trials: int, q
     if quiet:
         noises = [n for n in noises if statistics.median(map(abs, n)) < rates.QUIET]
     rng = random.Random(f"{name} {ratio}")
-    return Counter(str(rates.SIMULATIONS[name](rng.choice(noises), rng, ratio)) for _ in range(trials))
+    return Counter(str(rates.SIMULATIONS[name](noises[k % len(noises)], rng, ratio)) for k in range(trials))
 
 
 @pytest.mark.parametrize("name", ["commands", "functions", "http", "commits"])
@@ -41,5 +41,5 @@ def test_equal_contenders_are_not_faster_or_slower_whatever_the_noise(rates, nam
 
 @pytest.mark.parametrize("name", ["commands", "functions", "http", "commits"])
 def test_five_percent_are_found_on_a_quiet_machine_and_mostly_on_a_shared_one(rates, name):
-    assert count(rates, name, rates.FILES, 1.05, 40, quiet=True)["SLOWER"] >= 38
-    assert count(rates, name, rates.VERSIONS, 1.05, 60)["SLOWER"] >= 49  # 90 % but for chance
+    assert count(rates, name, rates.FILES, 1.05, 36, quiet=True)["SLOWER"] >= 33
+    assert count(rates, name, rates.VERSIONS, 1.05, 104)["SLOWER"] >= 0.88 * 104  # 90 % but for chance

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.errors import InputError, NotComparable
-from ridgeline.lab import Profile
+from ridgeline.cli import main
+from ridgeline.errors import CaseLeftOut, InputError, NotComparable
+from ridgeline.lab import Case, Profile
 from ridgeline.lab.race import (
     add_packages,
     bisection,
@@ -26,7 +27,8 @@ from ridgeline.lab.race import (
     load_workload,
     measure_history,
 )
-from ridgeline.lab.report import write_commit_history
+from ridgeline.lab.race.commit_history import CaseHistory, CommitPoint
+from ridgeline.lab.report import describe_commit_steps, write_commit_history
 from ridgeline.machine import Placement
 
 pytestmark = pytest.mark.skipif(not shutil.which("git"), reason="git is not installed")
@@ -91,6 +93,93 @@ def test_a_benchmark_runs_with_its_setup_and_its_parameters(project):
         run.close()
     assert ("cached", 190, ("b",)) in module.LOG
     assert "plain" in module.LOG
+
+
+ATTRIBUTES = """
+params = [1, 2]
+param_names = ["size"]
+LOG = []
+
+def setup(size):
+    LOG.append(("module", size))
+
+def prepare(size, kind):
+    LOG.append(("own", size, kind))
+
+def time_module(size):
+    LOG.append(("time", size))
+
+class Own:
+    params = [[3], ["a", "b"]]
+
+    def setup(self, size, kind):
+        if kind == "b":
+            raise NotImplementedError
+        LOG.append(("class", size, kind))
+
+    def teardown(self, size, kind):
+        LOG.append(("end", size, kind))
+
+    def time_method(self, size, kind):
+        LOG.append(("time", size, kind))
+"""
+
+
+def test_attributes_of_the_module_and_of_functions_count_and_a_setup_may_leave_its_case_out(project):
+    """As in asv: the setup of the module runs before that of the class, and NotImplementedError skips a case."""
+    suite = find_suite(project)
+    text = ATTRIBUTES.replace("def setup(size)", "def setup(size, kind=None)")
+    (suite / "bench_total.py").write_text(text + "\nOwn.time_method.setup = lambda size, kind: prepare(size, kind)\n")
+    workload = load_workload(str(suite))
+    module = __import__(f"{suite.name}.bench_total", fromlist=["LOG"])
+    cases = {case.label: case for case in workload.cases(Profile.QUICK)}
+    assert len(cases) == 4
+    (kind_a,) = [case for label, case in cases.items() if "param2=a" in label]
+    run = workload.prepare(kind_a, "mine", Placement())
+    run.step()
+    run.close()
+    assert module.LOG == [("module", 3), ("class", 3, "a"), ("own", 3, "a"), ("time", 3, "a"), ("end", 3, "a")]
+    (kind_b,) = [case for label, case in cases.items() if "param2=b" in label]
+    with pytest.raises(CaseLeftOut):
+        workload.prepare(kind_b, "mine", Placement())
+    (second,) = [case for label, case in cases.items() if "size=2" in label and "module" in label]
+    workload.prepare(second, "mine", Placement()).step()
+    assert module.LOG[-2:] == [("module", 2), ("time", 2)]
+
+
+def test_comments_anywhere_in_the_configuration_and_a_damaged_one_is_refused(project):
+    config = project / "asv.conf.json"
+    suite = find_suite(project)
+    config.write_text(
+        f'{{ /* two\nlines */ "project": "mine, // no comment ,]", // a comment\n"benchmark_dir": "{suite.name}",}}'
+    )
+    assert find_suite(project) == suite
+    assert load_workload(str(suite)).contenders(None) == ["mine, // no comment ,]"]
+    config.write_text('{"project": ')
+    with pytest.raises(InputError, match=r"asv\.conf\.json' is no JSON"):
+        find_suite(project)
+
+
+@pytest.mark.slow  # a race and a search with real processes
+def test_a_case_that_is_left_out_has_no_record_and_does_not_end_a_race_or_a_search(project, tmp_path, capsys):
+    suite = find_suite(project)
+    (suite / "bench_total.py").write_text(
+        "import mine\nclass T:\n    params = [1, 2]\n    def setup(self, n):\n"
+        "        if n == 1: raise NotImplementedError\n    def time_it(self, n): mine.work()\n"
+    )
+    git(project, "init", "-q")
+    for size in (2000, 20_000):
+        (project / "mine.py").write_text(f"def work():\n    return sum(range({size}))\n")
+        git(project, "add", "-A")
+        git(project, "commit", "-qm", str(size))
+    with pytest.raises(SystemExit) as left:
+        main(["bench", str(project), "--against", "HEAD~1", "--budget", "12s", "--json", "-q", "--out", str(tmp_path)])
+    assert left.value.code == 3
+    answer = json.loads(capsys.readouterr().out)
+    assert [case["case"]["param1"] for case in answer["cases"]] == [2]
+    assert answer["left_out"] == []
+    result = find_slow_commit(str(suite), "HEAD~1", "HEAD", budget_s=5)
+    assert result.case.params["param1"] == 2
 
 
 def test_a_folder_without_benchmarks_is_refused(tmp_path):
@@ -195,8 +284,16 @@ def test_a_history_of_equal_commits_has_no_step(project, monkeypatch):
     history = measure_history(str(find_suite(project)), commits[0], "HEAD", points=99)
     assert [len(one.points) for one in history.cases] == [10] * 5
     assert not any(one.steps for one in history.cases)
+    assert {tuple(describe_commit_steps(one)) for one in history.cases} == {("No step.",)}
     with pytest.raises(InputError, match="ask for 3 or more"):
         measure_history(str(find_suite(project)), commits[0], "HEAD", points=2)
+
+
+def test_commits_that_differ_from_the_first_without_a_certain_step_are_unclear():
+    ratios = ((), (0.99, 1.0, 1.01) * 3, (1.02, 1.07, 1.12) * 3, (1.055, 1.06, 1.065) * 3)
+    points = tuple(CommitPoint(str(i), "s", "t", each) for i, each in enumerate(ratios))
+    (sentence,) = describe_commit_steps(CaseHistory(Case({}), points, (), 0.02))
+    assert sentence.startswith("UNCLEAR: commits differ from the first one")
 
 
 @given(st.integers(2, 500), st.integers(3, 40))

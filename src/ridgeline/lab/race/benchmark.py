@@ -104,9 +104,12 @@ def run_benchmark(request: BenchRequest, hooks: ProgressHooks | None = None) -> 
         hooks.on_start(points, len(records))
         left_out = list(todo)
         for point, record in _measure_points(request, todo, machine, cache, hooks):
+            left_out.remove(point)
+            if record is None:
+                hooks.on_message(f"{point.label}: its setup leaves this case out.")
+                continue
             append_record(request.out, record)
             records.append(record)
-            left_out.remove(point)
             hooks.on_record(record)
         write_run_state(request.out, finished=True, left_out=[point.label for point in left_out])
     return BenchResult(records, left_out)
@@ -157,8 +160,11 @@ class _CaseFacts:
 
 def _measure_points(
     request: BenchRequest, points: list[Point], machine: Topology, cache: _CeilingCache, hooks: ProgressHooks
-) -> Iterator[tuple[Point, Record]]:
-    """Run the races that fit into the time. Differences between versions are confirmed, see confirmation.py."""
+) -> Iterator[tuple[Point, Record | None]]:
+    """Run the races that fit into the time. Differences between versions are confirmed, see confirmation.py.
+
+    A case that its suite leaves out has no record.
+    """
     description = describe_machine(machine)
     left, end = list(points), time.monotonic() + request.limits.total_s
     undecided: list[tuple[OpenCase, _CaseFacts]] = []
@@ -166,7 +172,9 @@ def _measure_points(
     for second_pass in (False, True) if request.versions else (False,):
         for case, facts in _race_points(request, list(left), machine, cache, hooks, end, second_pass=second_pass):
             left.remove(case.point)
-            if request.versions and case.remaining[0]:
+            if case.race.left_out:
+                yield case.point, None
+            elif request.versions and case.remaining[0]:
                 undecided.append((case, facts))
             else:
                 yield case.point, _make_record(request, case.point, facts, case.race, description)

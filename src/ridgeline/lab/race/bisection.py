@@ -12,12 +12,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ridgeline.errors import InputError, NotComparable
+from ridgeline.errors import CaseLeftOut, InputError, NotComparable
 from ridgeline.lab.judge import Estimate, execution_ratios, mean_execution_ratio
 from ridgeline.lab.race.against import run_git
 from ridgeline.lab.race.loader import load_workload
@@ -124,7 +124,10 @@ def find_slow_commit(
             ratios = []
             for case in suite.cases:
                 on_activity(f"racing {slow.name} against {fast.name}: {case.label}")
-                ratios.append((search.compare_ends(case, fast, slow, len(suite.cases)), case))
+                with suppress(CaseLeftOut):
+                    ratios.append((search.compare_ends(case, fast, slow, len(suite.cases)), case))
+        if not ratios:
+            raise NotComparable(f"'{reference}' leaves all of its cases out.")
         ratio, case = max(ratios, key=lambda pair: pair[0].low)
         if ratio.low <= 1 or ratio.value <= 1 + margin:
             raise NotComparable(
@@ -270,6 +273,8 @@ def race_commits(
         result = measure_case(
             reference, case, specs, plan=replace(plan, budget_s=EXECUTION_S), pool=pool, machine=machine
         )
+    if result.left_out:
+        raise CaseLeftOut(f"{case.label} is left out by its setup.")
     for lane in result.lanes:
         lane.group = None
         if not lane.racing:

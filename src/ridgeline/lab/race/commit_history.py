@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ridgeline.errors import InputError
+from ridgeline.errors import CaseLeftOut, InputError
 from ridgeline.lab.judge import (
     CONFIDENCE,
     Estimate,
@@ -87,6 +87,7 @@ class CaseHistory:
     case: Case
     points: tuple[CommitPoint, ...]
     steps: tuple[CommitStep, ...]
+    margin: float  # smaller differences do not count
 
     def to_json(self) -> dict[str, Any]:
         """Return the case as a dict for JSON."""
@@ -143,22 +144,27 @@ def measure_history(
     machine = topology()
     plan = Plan(timeout_s=timeout_s, versions=True, target=0.0, least_rounds=6, most_rounds=2000)
     with open_suite(root, reference, commits, build, on_activity, on_message) as suite:
-        cases, base = suite.cases, suite.first
+        cases, base = list(suite.cases), suite.first
         measured = [[_describe(root, commits[0], ())] for _ in cases]
         share = SURVEY_SHARE * budget_s / len(cases) / max(1, len(sample) - 1)
         for number in sample[1:]:
             with suite.export(number) as spec:
-                for line, case in zip(measured, cases, strict=True):
+                for line, case in list(zip(measured, cases, strict=True)):
                     on_activity(f"racing {spec.name} against {base.name}: {case.label}")
-                    ratios = race_commits(
-                        reference,
-                        case,
-                        (base, spec),
-                        plan,
-                        machine,
-                        share,
-                        lambda result: not count_missing_executions(result, margin),
-                    )
+                    try:
+                        ratios = race_commits(
+                            reference,
+                            case,
+                            (base, spec),
+                            plan,
+                            machine,
+                            share,
+                            lambda result: not count_missing_executions(result, margin),
+                        )
+                    except CaseLeftOut:
+                        measured.remove(line)
+                        cases.remove(case)
+                        continue
                     line.append(_describe(root, commits[number], ratios))
                     ratio = line[-1].ratio
                     on_message(f"{spec.name}: {ratio.value:.3f} times the time of {base.name}, {case.label}")
@@ -188,7 +194,7 @@ def measure_history(
             word = "slower" if ratio.value > 1 else "faster"
             on_message(f"{point.commit[:12]} is {abs(ratio.value - 1):.1%} {word}: {point.subject}")
     histories = tuple(
-        CaseHistory(case, tuple(line), tuple(step_list))
+        CaseHistory(case, tuple(line), tuple(step_list), margin)
         for case, line, step_list in zip(cases, measured, steps, strict=True)
     )
     return CommitHistory(root.name, len(commits), histories)

@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from ridgeline.errors import CaseLeftOut
 from ridgeline.lab import judge
 from ridgeline.lab.race.process import ContenderFailure, ContenderSpec, Group, Pool, ProcessPool
 from ridgeline.lab.record import NO_CONTENDER_LEFT
@@ -23,6 +24,7 @@ from ridgeline.machine import Placement, Topology, read_machine_state, resolve_p
 from ridgeline.machine import plan as plan_placements
 
 PLATEAU_ROUNDS = 96  # earlier rounds do not show a plateau
+SIMILAR = 2.0  # contenders whose times differ by less have equal turns: the first sample of a turn is often slower
 MIN_EXECUTION_S, MIN_EXECUTION_ROUNDS = 0.5, 3  # of an execution with fresh processes
 
 OnRound = Callable[[int, float], None]  # gets the number of the round and the share of the time that is used
@@ -55,6 +57,7 @@ class Lane:
     samples_ns: list[float] = field(default_factory=list)
     samples_per_turn: int = 1
     calls_per_sample: int = 1
+    call_ns: float = 0.0  # of one call, during preparation
     turn_overhead_ns: list[int] = field(default_factory=list)
     settings: dict[str, Any] = field(default_factory=dict)
     placed: dict[str, Any] = field(default_factory=dict)
@@ -104,6 +107,11 @@ class Race:
     conditions: dict[str, Any]
     plan: Plan  # the plan that was used
     seconds: float = 0.0  # of the first execution's rounds, without preparation and checks
+
+    @property
+    def left_out(self) -> bool:
+        """Whether the suite leaves the case out, for all contenders."""
+        return all((lane.failure or "").startswith(f"raised {CaseLeftOut.__name__}") for lane in self.lanes)
 
 
 class StopRule:
@@ -166,8 +174,7 @@ def measure_case(
     lanes = [Lane(spec) for spec in specs]
     task = Task(reference, case, places, _cache_bytes(machine))
     _prepare_all(lanes, task, plan, pool, on_prepare)
-    if plan.versions and not plan.ratios_only:
-        _equalise([lane for lane in lanes if lane.racing])
+    _equalise(_select_similar([lane for lane in lanes if lane.racing], plan))
     plan = replace(plan, budget_s=budget()) if budget else plan
     start = time.monotonic()
     rounds, ended = _run_rounds(lanes, plan, pool, on_round)
@@ -267,12 +274,20 @@ def _prepare(lane: Lane, group: Group, task: Task, plan: Plan) -> None:
     longest = max(a["sample_ns"] for a in answers)
     lane.samples_per_turn = max(1, min(32, int(plan.turn_ns // max(1, longest))))
     lane.calls_per_sample = first["calls_per_sample"]
+    lane.call_ns = longest / lane.calls_per_sample
     lane.settings, lane.placed = first["settings"], first["placed"]
     lane.check = _select_worst([a["check"] for a in answers])
 
 
+def _select_similar(lanes: list[Lane], plan: Plan) -> list[Lane]:
+    """Return the contenders whose turns must be alike: versions of one code, else those about as fast as the first."""
+    if plan.versions and not plan.ratios_only:
+        return lanes
+    return [lane for lane in lanes if 1 / SIMILAR < lane.call_ns / max(1e-3, lanes[0].call_ns) < SIMILAR]
+
+
 def _equalise(lanes: list[Lane]) -> None:
-    """Give all versions of one code the same number of samples per turn and of calls per sample.
+    """Give these contenders the same number of samples per turn and of calls per sample.
 
     The first sample after the inputs were rewritten may be slow, which counts for more in a short turn. A sample that
     was interrupted during preparation gave too small a number, so the largest is right.

@@ -3,9 +3,10 @@
     ridgeline bench benchmarks                       # the folder that asv.conf.json names, or any such folder
     ridgeline bench benchmarks --against main
 
-Read as asv reads them: `setup`, `teardown`, `setup_cache`, `params`, `param_names`; a `setup` that raises
-NotImplementedError leaves its case out. The modules are imported as a package, with the folder above it on the path.
-`mem_*`, `peakmem_*` and `track_*` are not read.
+Read as asv reads them: `setup`, `teardown`, `setup_cache`, `params`, `param_names`, as attributes of a function, its
+class or its module; a `setup` that raises NotImplementedError leaves its case out. The modules are imported as a
+package, with the folder above it on the path. `mem_*`, `peakmem_*` and `track_*` are not read, nor are `number` and
+`repeat`: the lab chooses them.
 """
 
 from __future__ import annotations
@@ -17,17 +18,18 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ridgeline.errors import InputError
+from ridgeline.errors import CaseLeftOut, InputError
 from ridgeline.lab.workload import Case, Check, Profile, Run, Scalar, Steps, Work
 from ridgeline.machine import Placement
 
 CONFIG = "asv.conf.json"
+COMMENT = re.compile(r"""("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/""", re.DOTALL)  # but not inside a string
+COMMA = re.compile(r"""("(?:\\.|[^"\\])*")|,(\s*[}\]])""")  # before a bracket
 
 
 @dataclass(frozen=True)
@@ -35,8 +37,9 @@ class Benchmark:
     """One `time_*` function, or method of a class."""
 
     name: str  # "bench_total.Total.time_sum"
-    create: Callable[[], Any]  # returns what holds setup and teardown: a new object of the class, or the module
+    create: Callable[[], Any]  # returns what holds the function: a new object of the class, or the module
     method: str
+    module: Any
     params: tuple[tuple[Any, ...], ...]
     param_names: tuple[str, ...]
 
@@ -81,16 +84,24 @@ class Suite:
             raise InputError(f"there is no benchmark {case.label} in '{self.name}'.")
         benchmark, values = self._points[key]
         owner = benchmark.create()
-        arguments = values
-        with suppress(AttributeError):
-            arguments = (owner.setup_cache(), *values)
-        set_up = getattr(owner, "setup", None)
-        tear_down = getattr(owner, "teardown", None)
-        if set_up is not None:
-            set_up(*arguments)
         function = getattr(owner, benchmark.method)
+        sources = [function, owner] if owner is benchmark.module else [function, owner, benchmark.module]
+        caches = [source.setup_cache for source in sources if hasattr(source, "setup_cache")]
+        arguments = (caches[0](), *values) if caches else values
+        try:
+            for source in reversed(sources):  # of the module first
+                if hasattr(source, "setup"):
+                    source.setup(*arguments)
+        except NotImplementedError:
+            raise CaseLeftOut("its setup raised NotImplementedError") from None
         step = function if not arguments else (lambda: function(*arguments))
-        return Steps(step, lambda: None, close=(lambda: tear_down(*arguments)) if tear_down else lambda: None)
+
+        def close() -> None:
+            for source in sources:
+                if hasattr(source, "teardown"):
+                    source.teardown(*arguments)
+
+        return Steps(step, lambda: None, close=close)
 
     def check(self, case: Case, result: Any) -> Check:
         """Say that benchmarks of asv return no output to check."""
@@ -122,24 +133,26 @@ def _load_benchmarks(folder: Path) -> Iterator[Benchmark]:
             raise InputError(f"'{folder / name}' cannot be loaded: {type(error).__name__}: {error}.") from error
         for member, value in sorted(vars(module).items()):
             if member.startswith("time_") and inspect.isfunction(value) and value.__module__ == module.__name__:
-                yield _describe(f"{name}.{member}", value, partial(_return, module), member)
+                yield _describe(f"{name}.{member}", [value, module], partial(_return, module), member, module)
             elif inspect.isclass(value) and value.__module__ == module.__name__ and not member.startswith("_"):
                 for method in sorted(m for m in dir(value) if m.startswith("time_") and callable(getattr(value, m))):
-                    yield _describe(f"{name}.{member}.{method}", value, value, method)
+                    sources = [getattr(value, method), value, module]
+                    yield _describe(f"{name}.{member}.{method}", sources, value, method, module)
 
 
 def _return(module: Any) -> Any:
     return module
 
 
-def _describe(name: str, owner: Any, create: Callable[[], Any], method: str) -> Benchmark:
+def _describe(name: str, sources: Sequence[Any], create: Callable[[], Any], method: str, module: Any) -> Benchmark:
     """Read params and param_names, which are one list for one parameter, or one list for each of several."""
+    owner = next((source for source in sources if hasattr(source, "params")), sources[0])
     params = list(getattr(owner, "params", ()))
     if params and not isinstance(params[0], list | tuple):
         params = [params]
-    names = list(getattr(owner, "param_names", ()))
+    names = list(next((s.param_names for s in sources if hasattr(s, "param_names")), ()))
     names += [f"param{i + 1}" for i in range(len(names), len(params))]
-    return Benchmark(name, create, method, tuple(map(tuple, params)), tuple(names[: len(params)]))
+    return Benchmark(name, create, method, module, tuple(map(tuple, params)), tuple(names[: len(params)]))
 
 
 def _show(value: Any) -> Scalar:
@@ -155,9 +168,13 @@ def _read_project(folder: Path) -> str:
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
-    """Return asv.conf.json, which may hold comments; empty without one that can be read."""
-    with suppress(OSError, ValueError):
-        text = re.sub(r"^\s*//.*$", "", (folder / CONFIG).read_text(), flags=re.MULTILINE)
-        config = json.loads(re.sub(r",(\s*[}\]])", r"\1", text))
-        return config if isinstance(config, dict) else {}
-    return {}
+    """Return asv.conf.json, which may hold comments; empty without one. Raises InputError for one that is damaged."""
+    try:
+        text = (folder / CONFIG).read_text()
+    except OSError:
+        return {}
+    try:
+        config = json.loads(COMMA.sub(r"\1\2", COMMENT.sub(r"\1", text)))
+    except ValueError as error:
+        raise InputError(f"'{folder / CONFIG}' is no JSON with comments: {error}.") from None
+    return config if isinstance(config, dict) else {}

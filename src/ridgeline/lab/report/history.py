@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -98,7 +99,7 @@ def write_commit_history(history: CommitHistory, out: Path) -> Path:
             )
         )
         sentences = [make_element("li", text) for text in describe_commit_steps(one)]
-        parts.append(make_element("ul", *sentences) if sentences else make_element("p", "No step."))
+        parts.append(make_element("ul", *sentences))
     with publish(out) as temporary:
         page = build_page(
             f"History of {history.repository}", Markup("").join(parts), styles=[read_asset("report.css", PACKAGE)]
@@ -108,7 +109,12 @@ def write_commit_history(history: CommitHistory, out: Path) -> Path:
 
 
 def describe_commit_steps(one: CaseHistory) -> list[str]:
-    """Return a sentence for each step of a case."""
+    """Return a sentence for each step of a case, or one about why there is none."""
+    apart = (p.ratio for p in one.points if p.ratio.n and not p.ratio.low <= 1 <= p.ratio.high)
+    if not one.steps and any(abs(math.log(ratio.value)) > math.log1p(one.margin) for ratio in apart):
+        return ["UNCLEAR: commits differ from the first one, but no step is certain; give more --budget"]
+    if not one.steps:
+        return ["No step."]
     return [
         f"{step.commit[:12]} {'' if step.certain else '(the likeliest) '}is {abs(step.ratio.value - 1):.1%} "
         f"{'slower' if step.ratio.value > 1 else 'faster'} "
