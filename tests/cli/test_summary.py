@@ -97,6 +97,15 @@ def test_versions_are_summarised_by_counts_and_the_cases_that_are_not_same():
     assert list(summary.compare_with_versions([mine], [version])) == ["mine@1a2b3c4: 1 SAME of 1 lines."]
 
 
+def test_a_difference_that_had_too_few_starts_of_processes_is_unclear_for_lack_of_time():
+    version = "mine@1a2b3c4"
+    slow = make_record({"mine": [10.0] * 12, version: [12.0] * 12})
+    slow = replace(slow, plan={**slow.plan, "versions": True}, race={**slow.race, "executions": [12]})
+    sentence, count = list(summary.compare_with_versions([slow], [version]))[1:]
+    assert sentence.startswith("1 UNCLEAR for lack of time: a difference must show in 6 starts")
+    assert count == f"{version}: 1 UNCLEAR of 1 lines."
+
+
 def test_cases_without_time_are_counted(tmp_path):
     class Sort:
         name = "sort"

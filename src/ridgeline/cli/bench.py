@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import shutil
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -414,6 +415,11 @@ def _find_workload(name: str) -> str:
         from ridgeline.lab.race import find_suite
 
         return str(find_suite(Path(name)).resolve())
+    if name not in workloads.list_workloads() and (" " in name or shutil.which(name)):
+        raise InputError(
+            f"there is no workload '{name}'. To race commands, write: ridgeline bench -- {name}, with another -- "
+            f"before each further one, or --sh '{name}' for a line of the shell."
+        )
     if name not in workloads.list_workloads():
         raise unknown("workload", name, workloads.list_workloads())
     return workloads.get_reference(name)

@@ -12,7 +12,16 @@ from rich.table import Table
 
 from ridgeline.cli.tables import COLOURS, colour_word
 from ridgeline.lab import format_install_hint
-from ridgeline.lab.judge import RESOURCES, Comparison, PathSummary, Validity, analyse_record, format_ratio, percent
+from ridgeline.lab.judge import (
+    MIN_OBSERVATIONS,
+    RESOURCES,
+    Comparison,
+    PathSummary,
+    Validity,
+    analyse_record,
+    format_ratio,
+    percent,
+)
 from ridgeline.lab.record import Record
 from ridgeline.web import format_si
 
@@ -124,6 +133,16 @@ def compare_with_versions(records: Sequence[Record], versions: Sequence[str]) ->
                 escape(f"{row.record.workload} {row.record.label}"), size, f"[{COLOURS[verdict]}]{verdict}[/]"
             )
         yield table
+    few = [
+        r
+        for r in others
+        if r.comparison is Comparison.UNCLEAR and len(r.record.race.get("executions", ())) < MIN_OBSERVATIONS
+    ]
+    if few:
+        yield (
+            f"{len(few)} UNCLEAR for lack of time: a difference must show in {MIN_OBSERVATIONS} starts of fresh "
+            "processes. Give more --budget, or name fewer cases."
+        )
     words = ", ".join(f"{count} {word}" for word, count in counts.items())
     names = dict.fromkeys(row.result.contender for row in rows)  # of a user's code: his project@commit
     yield f"{', '.join(names or versions)}: {words} of {len(rows)} lines."

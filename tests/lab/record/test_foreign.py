@@ -10,7 +10,7 @@ import pytest
 from tests.lab.conftest import make_record
 
 from ridgeline.errors import InputError
-from ridgeline.lab.judge import compare_records
+from ridgeline.lab.judge import Validity, analyse_record, compare_records
 from ridgeline.lab.record import append_record, import_results, merge_records, read_records
 from ridgeline.lab.report import write_report
 
@@ -27,6 +27,17 @@ def make_google(scale=1.0):
         for kind, t in [("iteration", scale * (5 + i % 3 * 0.01)) for i in range(12)] + [("aggregate", 99.0)]
     ]  # fmt: skip
     return {"context": {"date": "2026-01-01T00:00:00+00:00", "host_name": "h", "num_cpus": 2}, "benchmarks": runs}
+
+
+def test_a_google_benchmark_that_failed_is_incomplete_and_says_why(tmp_path):
+    body = make_google()
+    error = {"name": "BM_Bad", "error_occurred": True, "error_message": "no device", "real_time": 0.0}
+    once = {"name": "BM_Once", "run_type": "iteration", "real_time": 3.0, "time_unit": "ns"}
+    body["benchmarks"] += [error, once]
+    rows = {r.workload: analyse_record(r)[0].assessment for r in import_results(write(tmp_path / "g.json", body))}
+    assert rows["BM_Copy"].validity is Validity.VALID
+    assert (rows["BM_Bad"].validity, rows["BM_Bad"].advice) == (Validity.INCOMPLETE, "it failed: no device")
+    assert "one repetition, and a verdict needs 6" in rows["BM_Once"].advice
 
 
 def test_google_benchmark_repetitions_are_turns_and_two_files_compare(tmp_path):

@@ -69,7 +69,7 @@ def assess(record: Record, result: ContenderResult) -> Assessment:
         return Assessment(Validity.WRONG, f"the output failed its check{size}{note}; no time is shown", None)
     time = stats.median(stats.turn_medians(result.samples_ns, result.samples_per_turn))
     if result.check is None or time.n < stats.MIN_OBSERVATIONS:
-        return Assessment(Validity.INCOMPLETE, f"it had {time.n} turns only; give it more --budget", None)
+        return Assessment(Validity.INCOMPLETE, _describe_lack(record, time.n), None)
     reasons = list_throttle_reasons(record)
     if reasons:
         advice = f"the machine was throttled ({', '.join(reasons)}); let it cool or raise the limit"
@@ -78,6 +78,13 @@ def assess(record: Record, result: ContenderResult) -> Assessment:
         advice = f"± {time.relative:.0%} on the median; stop other programs on this machine, or measure longer"
         return Assessment(Validity.NOISY, advice, time)
     return Assessment(Validity.VALID, "", time)
+
+
+def _describe_lack(record: Record, turns: int) -> str:
+    if record.plan.get("imported"):
+        count = "one repetition" if turns == 1 else f"{turns} repetitions"
+        return f"it had {count}, and a verdict needs {stats.MIN_OBSERVATIONS}; repeat the benchmark in its own tool"
+    return f"it had {turns} turns only; give it more --budget"
 
 
 def list_throttle_reasons(record: Record) -> list[str]:

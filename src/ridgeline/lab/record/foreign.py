@@ -36,6 +36,7 @@ class _Result:
     samples_ns: tuple[float, ...]
     device: str = "cpu"
     extras: Table = field(default_factory=dict)
+    failure: str | None = None  # what the tool reports instead of times
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def import_results(path: Path) -> list[Record]:
         raise InputError(f"'{path}' is damaged or of another version: {type(error).__name__} {error}.") from None
     if not results:
         raise InputError(f"'{path}' holds no benchmark with times.")
-    return [_make_record(result, context) for result in results if result.samples_ns]
+    return [_make_record(result, context) for result in results if result.samples_ns or result.failure]
 
 
 def _read_file(path: Path) -> tuple[_Context, list[_Result]]:
@@ -103,10 +104,15 @@ def _read_google(body: Table) -> tuple[_Context, list[_Result]]:
         libraries={"build": str(context.get("library_build_type", ""))},
     )
     times: dict[str, list[float]] = {}
+    failures: dict[str, str] = {}
     for run in body["benchmarks"]:
-        if run.get("run_type", "iteration") == "iteration" and not run.get("error_occurred"):
+        if run.get("run_type", "iteration") == "iteration":
             name = str(run.get("run_name") or run["name"])
-            times.setdefault(name, []).append(float(run["real_time"]) * UNITS[run.get("time_unit", "ns")])
+            values = times.setdefault(name, [])
+            if run.get("error_occurred"):
+                failures[name] = f"failed: {run.get('error_message') or 'no message'}"
+            else:
+                values.append(float(run["real_time"]) * UNITS[run.get("time_unit", "ns")])
     results = []
     for name, samples in times.items():
         base, *words = name.split("/")
@@ -114,7 +120,7 @@ def _read_google(body: Table) -> tuple[_Context, list[_Result]]:
         for word in words:
             key, colon, value = word.rpartition(":")
             params[key if colon else f"arg{len(params)}"] = _parse(value)
-        results.append(_Result("google-benchmark", base, params, tuple(samples)))
+        results.append(_Result("google-benchmark", base, params, tuple(samples), failure=failures.get(name)))
     return where, results
 
 
@@ -242,6 +248,7 @@ def _make_record(result: _Result, context: _Context) -> Record:
                 result.samples_ns,
                 extras=dict(result.extras),
                 check={"ok": True, "error": None, "quality": {}, "note": "imported: the output was not checked"},
+                failure=result.failure,
             ),
         ),
         note=f"Imported from {result.tool}: the output was not checked, and runs of two files did not take turns.",
