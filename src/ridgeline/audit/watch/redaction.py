@@ -24,6 +24,7 @@ HIDDEN = "[redacted]"
 NAMES = (
     "password", "passwd", "passphrase", "passcode", "pwd", "secret", "token", "apikey", "api_key", "access_key",
     "private_key", "authorization", "credential", "cookie", "session_key", "client_key", "psk", "signing_key",
+    "verification_code", "one_time_code", "recovery_code", "auth_code", "mfa_code",
 )  # fmt: skip
 # `pass` and `otp` are secrets only as separate words: db_pass, dbPass, but not bypass, passed or hotplug …
 _PASS = r"(?:(?<![^\W_])pass|(?-i:(?<=[a-z])Pass))"  # noqa: S105
