@@ -451,6 +451,10 @@ def _print_result(result: BenchResult, request: BenchRequest, page: Path) -> Non
     else:
         for sentence in summary.list_notes(paths, records):
             print_line(sentence, console)
+    if request.against:  # the tables are about the commit
+        code = _choose_version_exit(records)
+        words = tables.EXIT_WORDS.get(code, "a case has no valid time")
+        print_line(f"The working tree against {request.against[:7]}: {words} (exit code {int(code)}).", console)
     for sentence in describe_left_out(result.left_out, records, request):
         print_line(sentence, console)
     print_line(f"Report: {page}   all cases: ridgeline records show {page.parent}", console)
