@@ -70,8 +70,8 @@ def bench(
         str | None,
         typer.Option(
             metavar="TIME",
-            help="Time for all races and their preparation: 90s, 5m, 1h (default: 4m, full 7.5m). "
-            "Building for --against is not part of it.",
+            help="Time for all races and their preparation: 90s, 5m, 1h (default: 4m, full 7.5m; "
+            "commands 20s, --http 30s). Building for --against is not part of it.",
         ),
     ] = None,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for records.jsonl and report.html.")] = OUT,

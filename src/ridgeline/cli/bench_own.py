@@ -132,7 +132,7 @@ def run_http(
     """Race HTTP addresses in an open loop."""
     from ridgeline.lab import Case
     from ridgeline.lab.race import (
-        DEFAULT_BUDGET_S,
+        HTTP_BUDGET_S,
         HTTP_MARGIN,
         OWN_PLAN,
         HttpOptions,
@@ -153,7 +153,7 @@ def run_http(
             raise InputError(f"--header '{header}' is not of the form 'Name: value'.")
     options = HttpOptions(
         rate=rate,
-        turn_s=choose_turn_s(budget_s or DEFAULT_BUDGET_S, len(urls)),
+        turn_s=choose_turn_s(budget_s or HTTP_BUDGET_S, len(urls)),
         headers={name.strip(): value.strip() for name, _, value in pairs},
         body=body,
         timeout_s=timeout_s,
@@ -163,6 +163,7 @@ def run_http(
         urls, name_contenders([*labels, *urls[len(labels) :]]), options, repeat, check_margin(margin, HTTP_MARGIN)
     )
     plan = replace(OWN_PLAN, timeout_s=timeout_s, target=0.0)
+    budget_s = budget_s or HTTP_BUDGET_S
     finish_own(race, [Case({"rate": rate}, "cpu")], plan, out, budget_s, as_json=as_json, quiet=quiet)
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ridgeline.lab.race.commit_history import measure_history as measure_history
     from ridgeline.lab.race.contender import read_peaks as read_peaks
     from ridgeline.lab.race.contender import reset_peaks as reset_peaks
+    from ridgeline.lab.race.endpoints import HTTP_BUDGET_S as HTTP_BUDGET_S
     from ridgeline.lab.race.endpoints import HTTP_MARGIN as HTTP_MARGIN
     from ridgeline.lab.race.endpoints import HttpOptions as HttpOptions
     from ridgeline.lab.race.endpoints import choose_turn_s as choose_turn_s
@@ -56,7 +57,7 @@ __getattr__, __dir__, __all__ = attach(
         "commit_history": ["CaseHistory", "CommitHistory", "measure_history"],
         "commands": ["CommandOptions", "make_command_race"],
         "contender": ["read_peaks", "reset_peaks"],
-        "endpoints": ["HTTP_MARGIN", "HttpOptions", "choose_turn_s", "make_http_race"],
+        "endpoints": ["HTTP_BUDGET_S", "HTTP_MARGIN", "HttpOptions", "choose_turn_s", "make_http_race"],
         "functions": ["RaceResult", "race"],
         "loader": ["load_workload"],
         "measure": ["Plan"],

@@ -29,7 +29,8 @@ from ridgeline.lab.race.own_race import OwnRace
 from ridgeline.lab.race.process import ContenderFailure, Group
 from ridgeline.lab.workload import Case
 
-ROUNDS = 200  # turns of each endpoint within the budget; with 40, one of 200 races of equal endpoints had a verdict
+ROUNDS = 300  # turns of each endpoint within the budget; with 40, one of 200 races of equal endpoints had a verdict
+HTTP_BUDGET_S = 30.0  # without --budget: 300 turns of one request at the default rate
 ROUNDS_ALONE = 20  # of one endpoint that is compared with no other: longer turns show longer queues
 MOST_TURN_S = 2.0
 OVERLAP = 4.0  # where requests overlap, a turn lasts at least this many latencies
@@ -54,7 +55,7 @@ class HttpOptions:
 def choose_turn_s(budget_s: float, endpoints: int) -> float:
     """Return the length of a turn: ROUNDS turns of each endpoint fit into the budget.
 
-    >>> choose_turn_s(40, 2), choose_turn_s(10, 1), choose_turn_s(3600, 2)
+    >>> choose_turn_s(60, 2), choose_turn_s(10, 1), choose_turn_s(3600, 2)
     (0.1, 0.5, 2.0)
     """
     rounds = ROUNDS if endpoints > 1 else ROUNDS_ALONE
