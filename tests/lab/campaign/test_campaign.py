@@ -90,6 +90,9 @@ def test_a_recorded_tree_of_eight_gpus_is_planned(tmp_path: Path, nodes: int):
     steps = plan_campaign(load_campaign(), facts, out=tmp_path)
     assert "nccl-8" in names(steps)
     assert len([n for n in names(steps) if n.startswith("numa-bound")]) == (nodes if nodes > 1 else 0)
+    steps = plan_campaign(load_campaign(), replace(facts, hosts=HOSTS), out=tmp_path)  # four of them
+    (tcp,) = [step for step in steps if step.name == "hosts-tcp-4"]
+    assert (tcp.hosts, tcp.command[tcp.command.index("--ranks") + 1]) == (4, "8")
 
 
 def test_hours_and_dollars_follow_from_minutes_and_the_price_of_all_gpus(tmp_path: Path):
