@@ -88,7 +88,7 @@ class Bpr:
             difference = items[users.items] - items[other]
             margin = np.einsum("ef,ef->e", factors[owners], difference) + bias[users.items] - bias[other]
             pull = np.zeros_like(factors)
-            np.add.at(pull, owners, difference / (1 + np.exp(margin))[:, None])
+            np.add.at(pull, owners, difference / (1 + np.exp(np.minimum(margin, 80)))[:, None])
             factors += FOLD_IN_RATE * (pull - BPR_REGULARIZATION * lengths * factors)
         return np.asarray(factors @ items.T + bias, np.float32)
 
