@@ -11,9 +11,11 @@ import time
 
 import httpx
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ridgeline.errors import InputError
-from ridgeline.recommend import Recommender
+from ridgeline.recommend import Recommender, RequestRates
 from ridgeline.recommend.http_service import MAX_RESULTS, create_app
 from ridgeline.recommend.recommender import Options, parse_years
 from ridgeline.web import run_in_background
@@ -87,6 +89,33 @@ def test_a_model_whose_texts_cannot_be_searched_is_ready_for_the_rest(model, mon
     with run_in_background(create_app(model)) as url, httpx.Client(base_url=url) as client:
         wait_until_ready(client)
     assert "the encoder is not on this machine" in caplog.text
+
+
+@settings(max_examples=40, deadline=None)
+@given(rate=st.sampled_from([0.5, 1.0, 3.0, 20.0]), gaps=st.lists(st.floats(0, 2), min_size=1, max_size=60))
+def test_a_client_gets_its_rate_and_one_second_ahead(rate, gaps):
+    rates, now, allowed = RequestRates(rate), 100.0, 0
+    for gap in gaps:
+        now += gap
+        wait_s = rates.take("a", now)
+        allowed += not wait_s
+        assert allowed <= max(1.0, rate) + rate * (now - 100.0 - gaps[0]) + 1e-6
+        if wait_s:
+            assert not rates.take("a", now + wait_s + 1e-6), "it may ask again after this time"
+            allowed, now = allowed + 1, now + wait_s + 1e-6
+    assert not rates.take("b", now), "another client does not wait"
+
+
+def test_a_client_that_sends_too_many_requests_gets_429(model):
+    with run_in_background(create_app(model, rate=0.01)) as url, httpx.Client(base_url=url) as client:
+        answers = [client.get("/api/recommend", params={"user": 3}) for _ in range(3)]
+        assert client.get("/api/health").status_code in (200, 503), "no limit for health"
+    assert [answer.status_code for answer in answers] == [200, 429, 429]
+    assert 1 <= int(answers[1].headers["retry-after"]) <= 100
+    assert "more than 0.01 requests per second" in answers[1].json()["error"]
+    for wrong in (0, -1, float("nan"), float("inf")):
+        with pytest.raises(InputError, match="above 0"):
+            RequestRates(wrong)
 
 
 def test_metrics_count_requests_by_path_and_status(model):

@@ -573,6 +573,10 @@ def serve(
     log: Annotated[
         Path | None, typer.Option("--log", metavar="FILE", help="Append each list and each change as a JSON line.")
     ] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option(metavar="N", help="Requests per second of each client; more get 429 (default: no limit)."),
+    ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8000,
     token: Annotated[str | None, typer.Option(hidden=True)] = None,
@@ -589,19 +593,21 @@ def serve(
 ) -> None:
     """Serve a web page and a REST interface, by default on this machine only."""
     from ridgeline import web
-    from ridgeline.recommend import RefitRules, ServedModels, create_app, parse_refit, parse_shares
+    from ridgeline.recommend import RefitRules, RequestRates, ServedModels, create_app, parse_refit, parse_shares
 
     if token is not None:
         raise refuse_token(TOKEN)
     folders = _parse_models(path, models or [])
     shares = [] if split is None else parse_shares(split, list(folders))
     rules = RefitRules() if refit is None else parse_refit(refit)
+    if rate is not None:
+        RequestRates(rate)  # report a wrong rate before loading
     with stay_near(device, place, quiet=False), ExitStack() as opened:
         served = ServedModels(_load_served(folders, device), shares, log)
         opened.callback(served.close)
         secret, where = find_token(token_file, TOKEN)
         note = f"; the token is in {where}, once as /?token=… in a browser" if secret is not None else ""
-        app = create_app(served, token=secret, refit=rules)
+        app = create_app(served, token=secret, refit=rules, rate=rate)
         web.serve(app, host=host, port=port, announce=lambda line: print_line(f"{line}{note}", stderr()))
 
 

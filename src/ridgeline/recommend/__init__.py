@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from ridgeline.recommend.recommender import parse_years as parse_years
     from ridgeline.recommend.recommender import write_recommendations as write_recommendations
     from ridgeline.recommend.refits import refit as refit
+    from ridgeline.recommend.request_rates import RequestRates as RequestRates
     from ridgeline.recommend.score import parse_ranking_metrics as parse_ranking_metrics
     from ridgeline.recommend.score import score_run as score_run
     from ridgeline.recommend.serving import ServedModel as ServedModel
@@ -95,6 +96,7 @@ __getattr__, __dir__, __all__ = attach(
         "readers": ["read", "read_ratings"],
         "recommender": ["Options", "Recommendation", "Recommender", "parse_years", "write_recommendations"],
         "refits": ["refit"],
+        "request_rates": ["RequestRates"],
         "score": ["parse_ranking_metrics", "score_run"],
         "serving": ["ServedModel", "ServedModels", "parse_shares"],
         "versions": ["RefitRules", "parse_refit"],

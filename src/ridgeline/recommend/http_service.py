@@ -29,6 +29,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -39,6 +41,7 @@ from ridgeline import web
 from ridgeline.errors import InputError, RidgelineError
 from ridgeline.recommend.live import Change, Conflict, NotFound, TooLarge
 from ridgeline.recommend.recommender import TEXT_WEIGHT, Options, Recommender, parse_years
+from ridgeline.recommend.request_rates import RequestRates
 from ridgeline.recommend.serving import Refitter, ServedModel, ServedModels, make_first_list
 from ridgeline.recommend.versions import RefitRules
 
@@ -69,9 +72,16 @@ _log = logging.getLogger(_PACKAGE)
 
 
 def create_app(
-    models: Recommender | ServedModels, *, token: str | None = None, refit: RefitRules | None = None
+    models: Recommender | ServedModels,
+    *,
+    token: str | None = None,
+    refit: RefitRules | None = None,
+    rate: float | None = None,
 ) -> web.App:
-    """Create the web application; on an address other than loopback it requires a token. `refit`: when to refit."""
+    """Create the web application; on an address other than loopback it requires a token. `refit`: when to refit.
+
+    `rate` is the number of requests per second of each client address; more get 429 (None: no limit).
+    """
     from starlette.concurrency import run_in_threadpool
     from starlette.responses import JSONResponse
     from starlette.routing import Route
@@ -79,6 +89,7 @@ def create_app(
     served = models if isinstance(models, ServedModels) else ServedModels([ServedModel("model", models)])
     first = served.first.snapshot
     metrics = web.RequestMetrics("recommend")
+    rates = None if rate is None else RequestRates(rate)
     ready = asyncio.Event()
 
     def search_first() -> None:
@@ -174,8 +185,23 @@ def create_app(
             return JSONResponse({"status": "ok", "model": served.first.name, "version": served.first.version})
         return JSONResponse({"status": "starting"}, 503, {"retry-after": "1"})
 
+    def limit(handler: Callable[[Request], Any]) -> Callable[[Request], Any]:
+        """Refuse the requests of a client that sends too many."""
+        if rates is None:
+            return handler
+
+        async def handle(request: Request) -> Response:
+            wait_s = rates.take(request.client.host if request.client else "", time.monotonic())
+            if not wait_s:
+                response: Response = await handler(request)
+                return response
+            sentence = f"this client sends more than {rates.per_second:g} requests per second; send them more slowly."
+            return JSONResponse({"error": sentence}, 429, {"retry-after": str(math.ceil(wait_s))})
+
+        return handle
+
     def measure(path: str, handler: Callable[[Request], Any], method: str) -> Route:
-        return Route(path, metrics.measure(path, handler), methods=[method])
+        return Route(path, metrics.measure(path, limit(handler)), methods=[method])
 
     item_path = "/api/items/{id:path}"
     return web.create_app(
