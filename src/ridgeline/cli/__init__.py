@@ -78,7 +78,8 @@ COMMANDS = {
     "fabric": (
         "fabric:fabric",
         "Systems",
-        "Collectives: show, prove, predict, tune; doctor checks this host, hosts tries several, watch shows ranks.",
+        "Collectives: show, prove, predict, tune; doctor checks this host, hosts tries several, launch starts "
+        "ranks on them, watch shows ranks.",
     ),
     "model": ("model:model", "Manage", "Models for embedding: fetch one, list those on this machine."),
     "jobs": ("jobs:jobs", "Manage", "Bulk jobs of this user: list, show, resume and clean."),
