@@ -34,9 +34,9 @@ def count(rates, name: str, files: tuple[str, ...], ratio: float, trials: int, q
 
 
 @pytest.mark.parametrize("name", ["commands", "functions", "http", "commits"])
-def test_equal_contenders_are_not_faster_or_slower_whatever_the_noise(rates, name):
-    for files in (rates.FILES, rates.VERSIONS):
-        assert set(count(rates, name, files, 1.0, 60)) <= {"SAME", "UNCLEAR"}
+def test_equal_contenders_are_faster_or_slower_in_less_than_one_of_100_races_whatever_the_noise(rates, name):
+    found = count(rates, name, rates.FILES, 1.0, 91) + count(rates, name, rates.VERSIONS, 1.0, 52)
+    assert found["FASTER"] + found["SLOWER"] <= 1
 
 
 @pytest.mark.parametrize("name", ["commands", "functions", "http", "commits"])
