@@ -34,9 +34,9 @@ def count(rates, name: str, files: tuple[str, ...], ratio: float, trials: int, q
 
 
 @pytest.mark.parametrize("name", ["commands", "functions", "http", "commits"])
-def test_equal_contenders_are_faster_or_slower_in_less_than_one_of_100_races_whatever_the_noise(rates, name):
-    found = count(rates, name, rates.FILES, 1.0, 91) + count(rates, name, rates.VERSIONS, 1.0, 52)
-    assert found["FASTER"] + found["SLOWER"] <= 1
+def test_equal_contenders_are_faster_or_slower_in_one_of_100_races_at_most_whatever_the_noise(rates, name):
+    found = count(rates, name, rates.FILES, 1.0, 273) + count(rates, name, rates.VERSIONS, 1.0, 78)
+    assert found["FASTER"] + found["SLOWER"] <= 3  # of 351
 
 
 @pytest.mark.parametrize("name", ["commands", "functions", "http", "commits"])
