@@ -14,6 +14,8 @@ import av
 import numpy as np
 from tests.trajectory.recordings import EPOCH, NS
 
+from ridgeline.trajectory.videos import keep_scheduling
+
 FRONT, WRIST, DEPTH, JOINTS, VIDEO = "/front/compressed", "/wrist", "/depth", "/joints", "/video"
 SIZE = (96, 64)  # width, height
 _SEPARATOR = "\n" + "=" * 80 + "\n"
@@ -96,7 +98,8 @@ def encode_video(count: int, codec: str = "libx264", gop: int = 15, first: int =
             av.VideoFrame.from_ndarray(np.repeat(draw(first + i)[..., None], 3, 2), format="rgb24")
             for i in range(count)
         ]
-        return [bytes(p) for f in [*frames, None] for p in stream.encode(f)]
+        with keep_scheduling():
+            return [bytes(p) for f in [*frames, None] for p in stream.encode(f)]
 
 
 def stamp(time: int) -> dict[str, int]:

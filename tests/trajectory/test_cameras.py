@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import struct
+from fractions import Fraction
 from pathlib import Path
 
 import av
@@ -519,6 +521,19 @@ def convert_video(tmp_path: Path, units: list[bytes], codec: str = "h264", **cha
     path = cams.mcap(tmp_path / "v.mcap", items)
     (result,) = write(path, tmp_path / "set", cameras={"video": VIDEO}, **changes)
     return result
+
+
+def test_an_encoder_leaves_no_real_time_thread(tmp_path: Path):
+    """SVT-AV1 gives its threads, and ours, the highest priority of all if it runs as root."""
+    before = os.sched_getscheduler(0), os.sched_getparam(0).sched_priority
+    settings = videos.VideoSettings(codec="av1")
+    writer = videos.VideoWriter(tmp_path / "a.mp4", 64, 64, Fraction(30), settings, 2)
+    for shade in (0, 200):
+        writer.write(av.VideoFrame.from_ndarray(np.full((64, 64, 3), shade, np.uint8), format="rgb24"), 1)
+    tasks = [int(task) for task in os.listdir("/proc/self/task")]
+    assert {(os.sched_getscheduler(t), os.sched_getparam(t).sched_priority) for t in tasks} == {before}
+    writer.close()
+    assert (os.sched_getscheduler(0), os.sched_getparam(0).sched_priority) == before
 
 
 @pytest.mark.parametrize(("encoder", "codec"), [("libx264", "h264"), ("libx265", "h265"), ("libsvtav1", "av1")])

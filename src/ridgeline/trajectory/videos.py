@@ -10,6 +10,7 @@ import contextlib
 import io
 import os
 import shutil
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -203,7 +204,9 @@ class VideoWriter:
         for _ in range(times):
             self._last.pts, self._last.time_base = self.frames, 1 / self._rate
             self._last.pict_type = 0
-            self._file.mux(self._stream.encode(self._last))
+            with contextlib.nullcontext() if self.frames else keep_scheduling():  # the first frame opens the encoder
+                packets = self._stream.encode(self._last)
+            self._file.mux(packets)
             self.frames += 1
 
     def close(self) -> None:
@@ -214,6 +217,24 @@ class VideoWriter:
         """Close the file without finishing it."""
         with contextlib.suppress(OSError):
             self._file.close()
+
+
+@contextlib.contextmanager
+def keep_scheduling() -> Iterator[None]:
+    """Open an encoder inside a `with` block without becoming a real-time process.
+
+    As root, SVT-AV1 gives the thread that opens it, and so all threads that this one starts, the highest real-time
+    priority. Every other program on the machine would wait for them, and for all that this process starts later.
+    """
+    policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
+    before = {*os.listdir("/proc/self/task")} - {str(threading.get_native_id())}
+    try:
+        yield
+    finally:
+        if os.sched_getscheduler(0) != policy:
+            for task in {*os.listdir("/proc/self/task")} - before:
+                with contextlib.suppress(ProcessLookupError):  # it has ended
+                    os.sched_setscheduler(int(task), policy, parameters)
 
 
 class RemuxWriter:
