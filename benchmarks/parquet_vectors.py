@@ -1,8 +1,9 @@
-"""CPU time of a Parquet part with vectors: all by pyarrow, and by `VectorParquetWriter`.
+"""CPU time of a Parquet part with vectors, all by pyarrow and by `VectorParquetWriter`: to write it, and to read it.
 
     python benchmarks/parquet_vectors.py > benchmarks/records/NAME-parquet-vectors.txt
 
-65,536 rows of a number, a title of 19 words and a vector of 384 numbers. Both take turns.
+65,536 rows of a number, a title of 19 words and a vector of 384 numbers. Both take turns. pyarrow reads both files and
+must find the same table.
 """
 
 from __future__ import annotations
@@ -29,15 +30,26 @@ def main() -> None:
         numbers = random.standard_normal((ROWS, DIM)).astype(dtype)
         vectors = arrow.FixedSizeListArray.from_arrays(arrow.array(numbers.reshape(-1)), DIM)
         table = arrow.table({"id": np.arange(ROWS), "title": titles, "vector": vectors})
-        samples: dict[str, list[float]] = {"pyarrow": [], "ours": []}
+        writing: dict[str, list[float]] = {"pyarrow": [], "ours": []}
+        reading: dict[str, list[float]] = {"pyarrow": [], "ours": []}
         for _ in range(ROUNDS):
             for name, encode in (("pyarrow", encode_by_pyarrow), ("ours", encode_parquet)):
                 started = time.process_time()
-                encode(table)
-                samples[name].append(1e3 * (time.process_time() - started))
-        medians = {name: statistics.median(values) for name, values in samples.items()}
-        shown = ", ".join(f"{name} {min(samples[name]):.0f}, {medians[name]:.0f}" for name in samples)
-        print(f"{dtype}: {shown}; pyarrow / ours {medians['pyarrow'] / medians['ours']:.1f}")
+                data = encode(table)
+                written = time.process_time()
+                same = parquet.read_table(arrow.BufferReader(data), use_threads=False)
+                reading[name].append(1e3 * (time.process_time() - written))
+                writing[name].append(1e3 * (written - started))
+                if not same.equals(table):
+                    raise SystemExit(f"the table of {name} is another one")
+        print(f"{dtype}, write: {describe(writing)}")
+        print(f"{dtype}, read: {describe(reading)}")
+
+
+def describe(samples: dict[str, list[float]]) -> str:
+    medians = {name: statistics.median(values) for name, values in samples.items()}
+    times = ", ".join(f"{name} {min(samples[name]):.0f}, {medians[name]:.0f}" for name in samples)
+    return f"{times}; pyarrow / ours {medians['pyarrow'] / medians['ours']:.1f}"
 
 
 def encode_by_pyarrow(table: Any) -> bytes:

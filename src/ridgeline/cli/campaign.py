@@ -13,7 +13,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from ridgeline.cli.output import Json, Quiet, print_json, print_line, print_note, stderr, stdout
+from ridgeline.cli.output import Json, Quiet, RemoteShell, print_json, print_line, print_note, stderr, stdout
 from ridgeline.errors import Exit, InputError
 
 if TYPE_CHECKING:
@@ -52,14 +52,7 @@ def campaign(
             help="Equal machines, this one first, for steps with several hosts; ridgeline has the same path on all.",
         ),
     ] = None,
-    shell: Annotated[
-        str | None,
-        typer.Option(
-            "--shell",
-            metavar="LINE",
-            help="Starts a shell on {host} (default: 'ssh -o BatchMode=yes {host} sh'; also 'srun -w {host} -n1 sh').",
-        ),
-    ] = None,
+    shell: RemoteShell = None,
     usd_per_hour: Annotated[
         float | None, typer.Option(help="Price of this machine (default: from the price book, see `ridgeline cost`).")
     ] = None,

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ridgeline.cli.output import RemoteShell
 from ridgeline.errors import InputError
 
 
@@ -19,14 +20,7 @@ def launch(
         str, typer.Option("--hosts", metavar="A,B,…", help="Names of the hosts; rank 0 is on the first.")
     ] = "",
     ranks: Annotated[int, typer.Option("--ranks", "-n", help="Ranks on each host.")] = 1,
-    shell: Annotated[
-        str | None,
-        typer.Option(
-            "--shell",
-            metavar="LINE",
-            help="Starts a shell on {host} (default: 'ssh -o BatchMode=yes {host} sh'; also 'srun -w {host} -n1 sh').",
-        ),
-    ] = None,
+    shell: RemoteShell = None,
     rendezvous: Annotated[
         str | None,
         typer.Option(metavar="HOST:PORT", help="Where rank 0 listens (default: the first host, port 4400)."),

@@ -15,6 +15,14 @@ from rich.console import Console
 
 Json = Annotated[bool, typer.Option("--json", help="Write the answer as JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress, only the answer.")]
+RemoteShell = Annotated[
+    str | None,
+    typer.Option(
+        "--shell",
+        metavar="LINE",
+        help="Starts a shell on {host} (default: 'ssh -o BatchMode=yes {host} sh'; also 'srun -w {host} -n1 sh').",
+    ),
+]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
 
 # Control characters except tab and newline, and the characters that change the direction of text.

@@ -133,15 +133,15 @@ def compare_with_versions(records: Sequence[Record], versions: Sequence[str]) ->
                 escape(f"{row.record.workload} {row.record.label}"), size, f"[{COLOURS[verdict]}]{verdict}[/]"
             )
         yield table
-    few = [
+    short_races = [
         r
         for r in others
         if r.comparison is Comparison.UNCLEAR and len(r.record.race.get("executions", ())) < MIN_OBSERVATIONS
     ]
-    if few:
+    if short_races:
         yield (
-            f"{len(few)} UNCLEAR for lack of time: a difference must show in {MIN_OBSERVATIONS} starts of fresh "
-            "processes. Give more --budget, or name fewer cases."
+            f"{len(short_races)} UNCLEAR for lack of time: a difference must show in {MIN_OBSERVATIONS} starts of "
+            "fresh processes. Give more --budget, or name fewer cases."
         )
     words = ", ".join(f"{count} {word}" for word, count in counts.items())
     names = dict.fromkeys(row.result.contender for row in rows)  # of a user's code: his project@commit

@@ -604,8 +604,8 @@ def parse_rating(value: Any, now: int) -> Line:
     user, item = parse_id(value.get("user"), "user"), parse_id(value.get("item"), "item")
     stars, moment = value.get("rating"), value.get("time")
     if isinstance(stars, bool) or not isinstance(stars, int | float) or not abs(stars) <= 1e6:  # not NaN either
-        shown = "missing" if stars is None else f"{stars!r:.40}"
-        raise InputError(f"the rating of item '{item}' by user '{user}' is {shown}; give a number.")
+        given = "missing" if stars is None else f"{stars!r:.40}"
+        raise InputError(f"the rating of item '{item}' by user '{user}' is {given}; give a number.")
     if moment is None:
         moment = now
     if isinstance(moment, bool) or not isinstance(moment, int | float) or not 0 <= moment <= now + MAX_AHEAD_S:
@@ -625,8 +625,8 @@ def parse_id(value: Any, what: str) -> str:
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
-        shown_id = "missing" if value in (None, "") else f"{value!r:.40}"
-        raise InputError(f"the id of the {what} is {shown_id}; give a text or a whole number.")
+        given = "missing" if value in (None, "") else f"{value!r:.40}"
+        raise InputError(f"the id of the {what} is {given}; give a text or a whole number.")
     text = str(value)
     if len(text) > MAX_ID_CHARS:
         raise TooLarge(f"the id of the {what} has {len(text):,} characters; give up to {MAX_ID_CHARS}.")

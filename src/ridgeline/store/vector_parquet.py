@@ -1,9 +1,9 @@
 """Parquet files with a column of vectors, written at the speed of memory.
 
-pyarrow spends 5 to 10 ns on each number of a list: it makes a repetition and a definition level for every one of them,
-and writes float16 number by number. But in lists of one length without nulls the levels repeat from row to row, and
-plainly encoded numbers are the bytes of the array. So pyarrow writes everything but the vectors, in whose place it
-writes nulls; this module appends the pages of the vectors, and enters them in the footer.
+pyarrow makes a repetition level and a definition level for every number of a list, and writes float16 number by
+number. But in lists of one length without nulls the levels repeat from row to row, and plainly encoded numbers are
+the bytes of the array. So pyarrow writes everything but the vectors, in whose place it writes nulls; this module
+appends the pages of the vectors, and enters them in the footer.
 
 The footer is in Thrift's compact protocol: https://github.com/apache/parquet-format
 """

@@ -110,8 +110,8 @@ def write_commit_history(history: CommitHistory, out: Path) -> Path:
 
 def describe_commit_steps(one: CaseHistory) -> list[str]:
     """Return a sentence for each step of a case, or one about why there is none."""
-    apart = (p.ratio for p in one.points if p.ratio.n and not p.ratio.low <= 1 <= p.ratio.high)
-    if not one.steps and any(abs(math.log(ratio.value)) > math.log1p(one.margin) for ratio in apart):
+    differences = (p.ratio for p in one.points if p.ratio.n and not p.ratio.low <= 1 <= p.ratio.high)
+    if not one.steps and any(abs(math.log(ratio.value)) > math.log1p(one.margin) for ratio in differences):
         return ["UNCLEAR: commits differ from the first one, but no step is certain; give more --budget"]
     if not one.steps:
         return ["No step."]

@@ -57,10 +57,10 @@ class FoldIn:
         if places is None:
             places = {row: place for place, row in enumerate(self.rows.tolist())}
         pairs = [(at, places.get(item, len(self.rows))) for at, item in enumerate(items.tolist())]
-        found = np.array([pair for pair in pairs if pair[1] < len(self.rows)], np.int64).reshape(-1, 2)
-        if not len(found):
+        new_items = np.array([pair for pair in pairs if pair[1] < len(self.rows)], np.int64).reshape(-1, 2)
+        if not len(new_items):
             return items, weights
-        at, place = found[:, 0], found[:, 1]
+        at, place = new_items[:, 0], new_items[:, 1]
         shares = weights[:, at, None] * self.weights[place]
         more = self.neighbours[place].reshape(-1), shares.reshape(len(weights), -1)
         return np.concatenate([items, more[0]]), np.concatenate([weights, more[1]], axis=1)
