@@ -169,6 +169,36 @@ def test_two_matrices_are_ranked_without_seen_items(files):
         assert result[metric]["mean"] == pytest.approx(np.mean(score_slowly(scores, truth, metric)), abs=1e-6)
 
 
+def test_two_matrices_are_ranked_as_deep_as_a_metric_looks(tmp_path):
+    """The relevant item of either user is their last of 1,500; ids are texts whose order is not that of the rows."""
+    items = np.linspace(1, 2, 1_500, dtype=np.float32)[:, None]
+    arrays = {
+        "users": np.array([[1.0], [-1.0]], np.float32),
+        "items": items,
+        "user_ids": np.array(["up", "down"]),
+        "item_ids": np.array([f"film {row}" for row in range(len(items))]),
+    }
+    for name, array in arrays.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    pq.write_table(pa.table({"user": ["up", "down"], "item": ["film 0", "film 1499"]}), tmp_path / "truth.parquet")
+    metrics = score_run(tmp_path, tmp_path / "truth.parquet", ["recall@1499", "recall@1500"])["metrics"]
+    assert [metrics[name]["mean"] for name in metrics] == [0.0, 1.0]
+
+
+def test_an_item_id_of_two_rows_is_named(tmp_path):
+    arrays = {
+        "users": np.ones((1, 1), np.float32),
+        "items": np.ones((3, 1), np.float32),
+        "user_ids": np.array([7]),
+        "item_ids": np.array([4, 5, 4]),
+    }
+    for name, array in arrays.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    pq.write_table(pa.table({"user": [7], "item": [5]}), tmp_path / "truth.parquet")
+    with pytest.raises(InputError, match="item '4' of user '7' twice"):
+        score_run(tmp_path, tmp_path / "truth.parquet", ["recall@2"])
+
+
 def test_the_command_prints_the_paired_difference(files, capsys):
     better = pq.read_table(files / "run.parquet").to_pydict()
     truth = pq.read_table(files / "truth.parquet").to_pydict()

@@ -40,7 +40,7 @@ _METRIC = re.compile(r"(?:(ndcg|map|mrr)(?:@([1-9]\d{0,5}))?|(recall|precision|h
 class Table:
     """Rows of user, item (ids as text) and a number: a score or a rating."""
 
-    users: Any  # pyarrow strings
+    users: Any  # pyarrow strings, or a dictionary of them
     items: Any
     values: NDArray[np.float64]
 
@@ -91,7 +91,7 @@ def score_run(
     hidden = None if seen is None else read_table(seen, "rating", "qrels")
     results, missing = list[dict[str, NDArray[np.float64]]](), 0
     for path in (run, *([against] if against is not None else [])):
-        ranking = _read_run(path, table, hidden, device)
+        ranking = _read_run(path, table, hidden, device, find_depth(metrics))
         values, users, without = score_table(
             ranking, table, metrics, min_rating=min_rating, binary=binary, device=device, names=(path, truth)
         )
@@ -133,7 +133,9 @@ def score_table(
     gains = np.where(relevant, 1.0, 0.0) if binary else np.maximum(values, 0.0)
     answer = _Truth([users[u] for u in truth_users.tolist()], keys[order], gains, relevant)
 
-    inside = np.isin(user_codes[1], truth_users)
+    place = np.full(len(users), -1)
+    place[truth_users] = np.arange(len(truth_users))
+    inside = place[user_codes[1]] >= 0
     rows, columns = user_codes[1][inside], item_codes[1][inside]
     scores = run.values[inside].astype(np.float32)
     bad = np.flatnonzero(np.isnan(scores))
@@ -142,14 +144,14 @@ def score_table(
     ranking = _sort(rows, scores, columns, device)
     rows, columns = rows[ranking], columns[ranking]
     run_keys = rows * width + columns
-    _refuse_repeated(np.sort(run_keys), users, items, names[0])
+    _refuse_repeated(_sort_keys(run_keys, device), users, items, names[0])
+    places = place[rows]
     starts = np.searchsorted(rows, truth_users)
-    ranks = np.arange(len(rows)) - starts[np.searchsorted(truth_users, rows)] + 1
-    at = np.minimum(np.searchsorted(answer.keys, run_keys), len(answer.keys) - 1)
+    ranks = np.arange(len(rows)) - starts[places] + 1
+    at = np.minimum(_search_keys(answer.keys, run_keys, device), len(answer.keys) - 1)
     known = answer.keys[at] == run_keys
-    places = np.searchsorted(truth_users, rows)
     hits = _Hits(places, ranks, np.where(known, answer.gains[at], 0.0), known & answer.relevant[at], len(truth_users))
-    ideal = _make_ideal(answer, np.searchsorted(truth_users, answer.keys // width), len(truth_users))
+    ideal = _make_ideal(answer, place[answer.keys // width], len(truth_users))
     without = len(truth_users) - len(np.unique(places))
     return {name: _compute(name, hits, ideal) for name in metrics}, answer.users, without
 
@@ -218,12 +220,31 @@ def _sort(users: Ints, scores: Floats, items: Ints, device: str) -> Ints:
     return np.asarray(order.cpu().numpy())
 
 
+def _sort_keys(keys: Ints, device: str) -> Ints:
+    if not device.startswith("cuda"):
+        return np.sort(keys)
+    import torch
+
+    return np.asarray(torch.from_numpy(keys).to(device).sort().values.cpu().numpy())
+
+
+def _search_keys(keys: Ints, values: Ints, device: str) -> Ints:
+    """Return where each value would stand in the sorted keys."""
+    if not device.startswith("cuda"):
+        return np.searchsorted(keys, values)
+    import torch
+
+    on_device = (torch.from_numpy(array).to(device) for array in (keys, values))
+    return np.asarray(torch.searchsorted(*on_device).cpu().numpy())
+
+
 def _encode(*columns: Any) -> tuple[list[str], list[Ints]]:
     """Return (all ids, sorted by code point, one array of places per column)."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    chunks = pa.chunked_array(list(columns), pa.string()).dictionary_encode().unify_dictionaries()
+    encoded = [c if pa.types.is_dictionary(c.type) else c.dictionary_encode() for c in columns]
+    chunks = pa.chunked_array(encoded).unify_dictionaries()
     words = chunks.chunk(0).dictionary
     order = pc.array_sort_indices(words).to_numpy()  # by bytes of UTF-8, as strcmp
     place = np.empty(len(order), np.int64)
@@ -305,16 +326,22 @@ def _is_number(word: bytes) -> bool:
     return True
 
 
-def _read_run(path: Path, truth: Table, seen: Table | None, device: str) -> Table:
+def find_depth(metrics: Sequence[str]) -> int:
+    """Return how many items per user two matrices must rank: DEPTH, or the largest cut of a metric."""
+    cuts = (name.partition("@")[2] for name in metrics)
+    return max(DEPTH, *(int(cut) for cut in cuts if cut), 0)
+
+
+def _read_run(path: Path, truth: Table, seen: Table | None, device: str, depth: int) -> Table:
     if path.is_dir():
-        return rank_factors(path, truth, seen, device)
+        return rank_factors(path, truth, seen, device, depth)
     if seen is not None:
         raise InputError(f"--seen is for two matrices, and {path} is a ranking already; leave --seen out.")
     return read_table(path, "score", "run")
 
 
-def rank_factors(folder: Path, truth: Table, seen: Table | None, device: str) -> Table:
-    """Rank the items of a folder of two matrices for the users of the truth, without those of `seen`."""
+def rank_factors(folder: Path, truth: Table, seen: Table | None, device: str, depth: int = DEPTH) -> Table:
+    """Rank `depth` items of a folder of two matrices for each user of the truth, without those of `seen`."""
     import pyarrow as pa
 
     from ridgeline.recommend.ranking import VectorRanker
@@ -327,7 +354,8 @@ def rank_factors(folder: Path, truth: Table, seen: Table | None, device: str) ->
             raise InputError(f"{folder}: {len(matrix):,} {name} vectors for {len(ids):,} ids; write one for each.")
         if not np.isfinite(matrix).all():
             raise InputError(f"{folder}: {name}s.npy holds values that are not finite; write it again.")
-    names, (truth_users, known) = _encode(truth.users, pa.array(user_ids.astype(str).tolist(), pa.string()))
+    user_words, item_words = (pa.array(ids.astype(str).tolist(), pa.string()) for ids in (user_ids, item_ids))
+    names, (truth_users, known) = _encode(truth.users, user_words)
     place = np.full(len(names), -1)
     place[known] = np.arange(len(user_ids))
     rows = place[np.unique(truth_users)]
@@ -336,13 +364,12 @@ def rank_factors(folder: Path, truth: Table, seen: Table | None, device: str) ->
     if not len(rows):
         raise InputError(f"{folder} has no vector of any user of the truth; are the ids the same?")
     ranker = VectorRanker(np.asarray(items, np.float32), device)
-    best, scores = ranker.top_items(np.asarray(users[rows], np.float32), hidden, min(DEPTH, len(items)))
+    best, scores = ranker.top_items(np.asarray(users[rows], np.float32), hidden, min(depth, len(items)))
     is_filled = best >= 0
     owners = np.broadcast_to(rows[:, None], best.shape)[is_filled]
-    text_users, text_items = user_ids.astype(str)[owners].tolist(), item_ids.astype(str)[best[is_filled]].tolist()
-    return Table(
-        pa.array(text_users, pa.string()), pa.array(text_items, pa.string()), scores[is_filled].astype(np.float64)
-    )
+    ranked_users = pa.DictionaryArray.from_arrays(pa.array(owners, pa.int32()), user_words)
+    ranked_items = pa.DictionaryArray.from_arrays(pa.array(best[is_filled], pa.int32()), item_words)
+    return Table(ranked_users, ranked_items, scores[is_filled].astype(np.float64))
 
 
 def _select_seen(seen: Table | None, user_ids: NDArray[Any], item_ids: NDArray[Any], rows: Ints) -> Histories:
