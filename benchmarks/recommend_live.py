@@ -2,10 +2,10 @@
 
     python benchmarks/recommend_live.py MODEL [--seconds 20] [--items 100] [--clients 1]
 
-MODEL is a folder that `ridgeline recommend fit` wrote; its changes go to a copy. Clients first ask for lists alone;
-then `--items` items and as many ratings arrive each second while they go on. Prints, in milliseconds: the time of each
-list, of each POST of an item, and from the answer to that POST until a search for its words finds the item; and the
-CPU time of the server, which other programs on the machine change less.
+MODEL is a folder that `ridgeline recommend fit` wrote; its changes go to a copy. Clients, each a process, first ask for
+lists alone; then `--items` items and as many ratings arrive each second while they go on. Prints, in milliseconds: the
+time of each list, of each POST of an item, and from the answer to that POST until a search for its words finds the
+item; and the CPU time of the server, which other programs on the machine change less.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
+import multiprocessing
 import os
 import queue
 import re
@@ -24,6 +25,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
@@ -110,15 +112,8 @@ def run(
 ) -> tuple[dict[str, list[float]], float]:
     """Return (times in ms by kind, CPU seconds of the server)."""
     times: dict[str, list[float]] = {"list": [], "POST of an item": [], "until a search finds it": []}
-    stop, rng = threading.Event(), np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     waiting: queue.Queue[tuple[int, str] | None] = queue.Queue()
-
-    def ask(seed: int) -> None:
-        own, client = np.random.default_rng(seed), Client(port)
-        while not stop.wait(pause):
-            start = time.perf_counter()
-            client.ask("GET", f"/api/recommend?user={quote(users[own.integers(len(users))])}")
-            times["list"].append(1e3 * (time.perf_counter() - start))
 
     def send() -> None:
         client = Client(port)
@@ -136,10 +131,16 @@ def run(
                         break
                 times["until a search finds it"].append(1e3 * (time.perf_counter() - done))
 
-    threads = [threading.Thread(target=ask, args=(seed,)) for seed in range(clients)]
     senders = [threading.Thread(target=send) for _ in range(SENDERS if rate else 0)]
+    context = multiprocessing.get_context("fork")
+    stop, answers = context.Event(), context.Queue()
+    askers = [
+        context.Process(target=ask_for_lists, args=(port, users, seed, pause, stop, answers)) for seed in range(clients)
+    ]
     busy = read_cpu_s(server)
-    for thread in (*threads, *senders):
+    for asker in askers:  # before the threads, which a fork would not copy
+        asker.start()
+    for thread in senders:
         thread.start()
     start = time.perf_counter()
     for number in range(int(seconds * rate)):
@@ -152,9 +153,20 @@ def run(
     for thread in senders:
         thread.join()
     stop.set()
-    for thread in threads:
-        thread.join()
+    for asker in askers:
+        times["list"] += answers.get(timeout=60)
+        asker.join()
     return times, read_cpu_s(server) - busy
+
+
+def ask_for_lists(port: int, users: list[str], seed: int, pause: float, stop: Any, answers: Any) -> None:
+    """Ask for the lists of random users until `stop`; send the times in ms."""
+    rng, client, times = np.random.default_rng(seed), Client(port), []
+    while not stop.wait(pause):
+        start = time.perf_counter()
+        client.ask("GET", f"/api/recommend?user={quote(users[rng.integers(len(users))])}")
+        times.append(1e3 * (time.perf_counter() - start))
+    answers.put(times)
 
 
 def read_cpu_s(process: int) -> float:
