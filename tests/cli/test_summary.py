@@ -33,7 +33,7 @@ def print_lines(part, width):
     return screen.export_text().rstrip().splitlines()
 
 
-@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("width", [80, 120, 128])
 def test_every_workload_has_one_line_and_all_fit_the_screen(width):
     lines = print_lines(
         summary.build_summary(summarise_paths([make_path(name) for name in list_workloads()]), width), width
@@ -47,11 +47,20 @@ def test_every_workload_has_one_line_and_all_fit_the_screen(width):
 
 
 def test_a_line_has_rate_share_limit_peer_ratio_and_verdict():
-    (line,) = print_lines(summary.build_summary(summarise_paths([make_path("search", unit="queries")]), 120), 120)[2:]
+    (line,) = print_lines(summary.build_summary(summarise_paths([make_path("search", unit="queries")]), 128), 128)[2:]
     words = " ".join(line.split())
     assert words == f"search 800 M queries 64 % memory bandwidth {LONG} 3.0 SLOWER"
     (line,) = print_lines(summary.build_summary(summarise_paths([make_path("search", unit="bytes")]), 80), 80)[2:]
     assert " ".join(line.split()).startswith("search 800 MB 64 % memory NumPy + Sci… 3.0")
+
+
+@pytest.mark.parametrize("width", [80, 100, 120, 127, 128])
+def test_long_words_do_not_cut_the_verdict(width):
+    records = [make_path("trajectory_training", unit="training steps", case={"n": 8, "device": "cuda", "ranks": 1})]
+    paths = [replace(path, limit="limit " * 9, resource="", peer="peer " * 9) for path in summarise_paths(records)]
+    (line,) = print_lines(summary.build_summary(paths, width), width)[2:]
+    assert line.split()[-1] == "SLOWER"
+    assert len(line) <= width
 
 
 def test_a_path_without_a_valid_time_shows_its_validity():
@@ -62,7 +71,7 @@ def test_a_path_without_a_valid_time_shows_its_validity():
 
 def test_paths_on_several_devices_name_them():
     cpu, gpu = make_path("copy"), make_path("copy", case={"n": 8, "device": "cuda", "ranks": 1})
-    lines = print_lines(summary.build_summary(summarise_paths([cpu, gpu]), 120), 120)[2:]
+    lines = print_lines(summary.build_summary(summarise_paths([cpu, gpu]), 128), 128)[2:]
     assert ["copy · cpu" in lines[0], "copy · cuda" in lines[1]] == [True, True]
 
 

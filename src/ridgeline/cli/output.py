@@ -63,9 +63,9 @@ def print_note(sentence: str | None) -> None:
 
 
 def stdout() -> Console:
-    """Return the console for answers. A pipe has no width: it gets 120 columns, enough for all tables."""
+    """Return the console for answers. A pipe has no width: it gets 128 columns, enough for all tables."""
     console = Console()
-    return console if console.is_terminal else Console(width=120)
+    return console if console.is_terminal else Console(width=128)
 
 
 def stderr() -> Console:

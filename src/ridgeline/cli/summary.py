@@ -25,7 +25,7 @@ from ridgeline.lab.judge import (
 from ridgeline.lab.record import Record
 from ridgeline.web import format_si
 
-WIDE = 110  # columns that full words need
+WIDE = 128  # columns that full words need
 SHORT_RESOURCES = {
     "memory": "memory",
     "compute": "arithmetic",
@@ -36,21 +36,19 @@ SHORT_RESOURCES = {
 }
 # Column -> its maximum width on a narrow and on a wide screen.
 COLUMNS = {
-    "path": (19, 28),
+    "path": (19, 26),
     "per second": (14, 22),
-    "ceiling": (8, 8),
+    "ceiling": (7, 7),
     "limited by": (11, 27),
     "best peer": (12, 27),
     "÷ ours": (6, 6),
-    "it is": (10, 10),
+    "it is": (7, 7),
 }
 
 
 def build_summary(paths: Sequence[PathSummary], width: int) -> Table:
     """Return a table of paths: rate, share of the ceiling, limit, and the best peer's time ÷ ours with its verdict."""
-    table = Table(
-        box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0, 0, 0) if width < WIDE else (0, 1, 0, 0), show_edge=False
-    )
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0, show_edge=False)
     wide = width >= WIDE
     for name, widths in COLUMNS.items():
         right = name in ("per second", "ceiling", "÷ ours")
