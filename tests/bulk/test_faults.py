@@ -22,6 +22,7 @@ from pathlib import Path
 
 import pytest
 from tests.bulk.sources_made import make_source, make_texts, read_parts, read_rows
+from tests.draws import choose_draws
 
 from ridgeline import bulk
 
@@ -214,7 +215,9 @@ def start_raylet(*options: str, env: dict[str, str]) -> subprocess.Popen:
     return subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
-def test_a_dead_node_of_a_ray_cluster_and_a_dead_driver_change_no_byte(tmp_path, model, whole):
+@pytest.fixture
+def cluster():
+    """The environment and address of a Ray cluster of one node, and a function that starts another node."""
     pytest.importorskip("ray")
     token = secrets.token_hex(32)
     env = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token, "RAY_USAGE_STATS_ENABLED": "0"}
@@ -223,36 +226,66 @@ def test_a_dead_node_of_a_ray_cluster_and_a_dead_driver_change_no_byte(tmp_path,
     port = find_port()
     address = f"127.0.0.1:{port}"
     head_options = ("--head", "--port", str(port), "--include-dashboard", "false", "--temp-dir", str(folder))
-    head, second = start_raylet(*head_options, env=env), None
-    out = tmp_path / "out"
+    nodes = [start_raylet(*head_options, env=env)]
+
+    def add_node() -> subprocess.Popen:
+        nodes.append(start_raylet("--address", address, env=env))
+        time.sleep(10)
+        return nodes[-1]
+
     try:
-        wait_for_port(port, head)
+        wait_for_port(port, nodes[0])
         time.sleep(3)
-        for step in ("node", "driver", "end"):
-            if second is None:
-                second = start_raylet("--address", address, env=env)
-                time.sleep(10)
-            process = start_embed(whole, out, model, "--engine", "ray", "--address", address, env=env)
-            start = len(read_parts(out)) if out.exists() else 0
-            end = time.monotonic() + WAIT_S
-            while step != "end" and process.poll() is None and time.monotonic() < end:
-                if out.exists() and len(read_parts(out)) >= start + 8:
-                    break
-                time.sleep(0.05)
-            if step == "node":
-                kill(second)
-                second = None
-                time.sleep(2)
-                kill(process)
-            elif step == "driver":
-                kill(process)
-            else:
-                _, errors = process.communicate(timeout=WAIT_S)
-                assert process.returncode == 0, errors
-                assert token not in errors
+        yield env, address, add_node
     finally:
-        for raylet in (second, head):
-            if raylet is not None:
-                kill(raylet)
+        for node in nodes:
+            kill(node)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def wait_for_parts(out: Path, count: int, process: subprocess.Popen) -> None:
+    end = time.monotonic() + WAIT_S
+    while process.poll() is None and time.monotonic() < end:
+        if out.exists() and len(read_parts(out)) >= count:
+            return
+        time.sleep(0.05)
+
+
+def test_a_dead_node_of_a_ray_cluster_and_a_dead_driver_change_no_byte(tmp_path, model, whole, cluster):
+    env, address, add_node = cluster
+    out, second = tmp_path / "out", None
+    for step in ("node", "driver", "end"):
+        second = second or add_node()
+        start = len(read_parts(out)) if out.exists() else 0
+        process = start_embed(whole, out, model, "--engine", "ray", "--address", address, env=env)
+        if step != "end":
+            wait_for_parts(out, start + 8, process)
+        if step == "node":
+            kill(second)
+            second = None
+            time.sleep(2)
+            kill(process)
+        elif step == "driver":
+            kill(process)
+        else:
+            _, errors = process.communicate(timeout=WAIT_S)
+            assert process.returncode == 0, errors
+            assert env["RAY_AUTH_TOKEN"] not in errors
     assert read_parts(out) == read_parts(tmp_path / "whole")
+
+
+def test_a_job_goes_on_by_itself_when_a_node_dies_at_any_moment(tmp_path, model, whole, cluster):
+    """One job for each run; of two nodes one dies after a number of parts that differs from run to run."""
+    env, address, add_node = cluster
+    wanted = read_parts(tmp_path / "whole")
+    runs, killed = choose_draws(quick=2, all=20), 0
+    for number in range(runs):
+        second, out = add_node(), tmp_path / f"out{number}"
+        process = start_embed(whole, out, model, "--engine", "ray", "--address", address, env=env)
+        wait_for_parts(out, random.Random(number).randrange(1, len(ROWS) // 10 // 2), process)
+        killed += process.poll() is None
+        kill(second)
+        _, errors = process.communicate(timeout=WAIT_S)
+        assert process.returncode == 0, (number, errors)
+        assert read_parts(out) == wanted, number
+    assert killed >= 0.75 * runs, "jobs ended before the node did"
