@@ -103,6 +103,12 @@ def test_a_hostile_command_costs_itself_alone(bench, program, words, reason):
     assert reason in rows[1]["advice"]
 
 
+def test_a_line_in_quotes_that_is_no_program_is_told_of_the_shell(bench):
+    code, rows, _ = bench("--", "true", "--", "sleep 0")
+    assert code == 1
+    assert "--sh LINE" in rows[1]["advice"]
+
+
 def test_processes_that_leave_the_session_do_not_outlive_a_run(bench):
     mark = f"ridgeline-left-behind-{os.getpid()}"
     program = f"import os, time  # {mark}\nfor _ in range(3):\n    if os.fork() == 0: os.setsid(); time.sleep(600)\n"

@@ -161,7 +161,7 @@ def _watch(order: dict[str, Any], pid: int, pipes: tuple[int, ...], watch: int, 
     take(err)
     code = os.waitstatus_to_exitcode(status)
     if message := read(fault).decode(errors="replace"):
-        failure = f"could not start '{order['argv'][0]}': {message}"
+        failure = f"could not start '{order['argv'][0]}': {message}{_explain_spaces(order['argv'])}"
     return {
         "wall_ns": ended - start,
         "cpu_ns": round((usage.ru_utime + usage.ru_stime) * 1e9),
@@ -174,6 +174,11 @@ def _watch(order: dict[str, Any], pid: int, pipes: tuple[int, ...], watch: int, 
         "output": base64.b64encode(bytes(output)).decode() if order["keep"] else None,
         "stderr": tail.decode(errors="replace"),
     }
+
+
+def _explain_spaces(argv: list[str]) -> str:
+    """Say how to race a line of the shell, if the command is one word with spaces."""
+    return "; for a line of the shell write --sh LINE instead of -- LINE" if len(argv) == 1 and " " in argv[0] else ""
 
 
 def _check_limits(order: dict[str, Any]) -> tuple[str | None, int]:
