@@ -146,17 +146,18 @@ def test_a_difference_between_versions_must_show_again_with_fresh_processes(run,
     lucky, slow = (ContenderSpec(f"ridgeline@{name}", name) for name in ("luck", "slow"))
     start = time.monotonic()
     record = run("who=chatty", versions=[slow], most_rounds=12, budget_s=180.0, out=tmp_path / "slow")[0]
-    six_executions_s = time.monotonic() - start
+    execution_s = (time.monotonic() - start) / len(record.race["executions"])
     assert len(record.race["executions"]) >= 6
     assert sum(record.race["executions"]) == record.race["rounds"] == len(record.contenders[0].turn_overhead_ns)
     assert get_rows(record)["ridgeline@slow"].comparison == "SLOWER"
     assert [result.contender for result in record.contenders] == ["ridgeline", "ridgeline@slow"], "peers stay out"
-    # The lucky case is never decided and uses all its time: enough for six executions, even on a busier machine.
-    case, budget_s = f"who=chatty,mark={tmp_path / 'once'}", max(20.0, 3 * six_executions_s)
+    # The lucky case is not decided and uses all its time: enough for six executions, even on a busier machine.
+    case, budget_s = f"who=chatty,mark={tmp_path / 'once'}", max(20.0, 12 * execution_s)
     record = run(case, versions=[lucky], most_rounds=12, budget_s=budget_s, out=tmp_path / "luck")[0]
     assert len(record.race["executions"]) >= 6
     row = get_rows(record)["ridgeline@luck"]
-    assert row.comparison == "UNCLEAR"
+    # One fast start among a few leaves it UNCLEAR; among many it is an exception, and the versions are the SAME.
+    assert row.comparison in (("UNCLEAR",) if len(record.race["executions"]) <= 12 else ("UNCLEAR", "SAME"))
     assert row.ratio.low < 1 < row.ratio.high
 
 
