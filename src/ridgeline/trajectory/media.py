@@ -221,7 +221,7 @@ class PictureDecoder:
             # FFmpeg's PNG decoder keeps a part of the picture before, so each one gets a new decoder.
             self._decoder = create_decoder(camera.codec if camera.codec != DEPTH_PNG else "png", camera.name)
         data = picture.data[12:] if picture.codec == DEPTH_PNG else picture.data
-        packet = av.Packet(bytes(data))
+        packet = av.Packet(data)
         packet.pts = number
         frames = self._decoder.decode(packet)
         if picture.codec in VIDEO_CODECS:
