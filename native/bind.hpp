@@ -20,5 +20,6 @@ void bind_ledger(nanobind::module_ &m);
 void bind_collective(nanobind::module_ &m);
 void bind_recommend(nanobind::module_ &m);
 void bind_serve(nanobind::module_ &m);
+void bind_video(nanobind::module_ &m);
 
 } // namespace ridgeline

@@ -20,4 +20,5 @@ NB_MODULE(native, m) {
   ridgeline::bind_collective(m);
   ridgeline::bind_recommend(m);
   ridgeline::bind_serve(m);
+  ridgeline::bind_video(m);
 }

@@ -657,3 +657,13 @@ def sum_rows(table: Annotated[NDArray[numpy.float32], dict(shape=(None, None), o
 
 def encode_base64(rows: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], before: bytes = ..., after: bytes = ...) -> list:
     """Returns the base64 of the bytes of each row, between two other texts."""
+
+def squeeze_plane(source: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], stride: int, fold_x: int, fold_y: int, chroma: bool, out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], out_stride: int, width: int, height: int, isa: str = '') -> None:
+    """
+    Write a plane of a JPEG image (levels 0 … 255) in video's range into `out` [height rows of out_stride bytes]: each value the mean of fold_x × fold_y values of the source.
+    """
+
+def rgb_to_planes(source: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], stride: int, bytes: int, red_first: bool, y: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], y_stride: int, u: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], u_stride: int, v: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], v_stride: int, width: int, height: int, isa: str = '') -> None:
+    """
+    Write pixels of 3 or 4 bytes, red or blue first, as planes y, u, v of a video: BT.601, 4:2:0, video's range.
+    """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import struct
@@ -20,7 +21,14 @@ from tests.trajectory.camera_recordings import DEPTH, FRONT, JOINTS, SIZE, VIDEO
 from tests.trajectory.recordings import EPOCH, NS
 
 from ridgeline.errors import InputError, StoreError
-from ridgeline.trajectory import ConversionSettings, convert, convert_many, describe_camera, readers, videos
+from ridgeline.trajectory import (
+    ConversionSettings,
+    convert,
+    convert_many,
+    describe_camera,
+    readers,
+    videos,
+)
 from ridgeline.trajectory.cameras import Camera, pick_pictures
 from ridgeline.trajectory.pictures import Picture, build_depth, build_frame, inspect, name_codec, unpack_depth
 from ridgeline.trajectory.readers import ReadOptions
@@ -542,8 +550,6 @@ def test_packets_that_fit_are_copied_pixel_for_pixel(tmp_path: Path, encoder: st
     result = convert_video(tmp_path, units, codec)
     assert (result.error, result.lost) == (None, {})
     assert any("copied" in note for note in result.notes)
-    import io
-
     form = {"h264": "h264", "h265": "hevc", "av1": "obu"}[codec]
     with av.open(io.BytesIO(b"".join(units)), format=form) as source:
         want = [f.to_ndarray(format="rgb24") for f in source.decode(video=0)]
@@ -580,3 +586,18 @@ def test_a_lost_packet_costs_the_frames_that_need_it(tmp_path: Path):
     numbers = [read_number(p) for _, p in read_video(tmp_path / "set", "video")]
     assert numbers[:13] == list(range(13))
     assert numbers[20:29] == list(range(20, 29))
+
+
+@pytest.mark.parametrize("layout", ["yuvj420p", "yuvj422p", "yuvj444p", "gray", "rgb24", "bgr24", "rgba"])
+def test_frames_reach_the_encoder_as_ffmpeg_would_convert_them(layout: str):
+    rows, columns = np.mgrid[:64, :96]
+    pixels = np.stack([rows * 4, columns * 2, 255 - rows - columns], 2).astype(np.uint8)
+    frame = av.VideoFrame.from_ndarray(pixels, format="rgb24").reformat(format=layout, dst_color_range=2)
+    ours = videos._PlaneWriter("yuv420p").convert(frame)
+    theirs = av.video.reformatter.VideoReformatter().reformat(
+        frame, format="yuv420p", src_color_range=2, src_colorspace=5, dst_color_range=1, dst_colorspace=5
+    )
+    assert (ours.format.name, int(ours.color_range)) == ("yuv420p", 1)
+    for plane, other in zip(ours.planes, theirs.planes, strict=True):
+        a, b = (np.frombuffer(p, np.uint8).reshape(-1, p.line_size)[:, : p.width].astype(int) for p in (plane, other))
+        assert np.abs(a - b).max() <= 2

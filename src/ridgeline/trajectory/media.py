@@ -7,6 +7,7 @@ that cannot be decoded costs itself: the last good one is held, its ticks are no
 from __future__ import annotations
 
 import json
+import os
 import queue
 import threading
 from collections import deque
@@ -43,6 +44,7 @@ from ridgeline.trajectory.videos import DepthWriter, RemuxWriter, VideoSettings,
 
 QUEUE = 4  # pictures that wait for a camera's thread
 _BETWEEN_CHECKS_S = 0.2
+_MOST_THREADS = 4  # of one encoder
 
 
 @dataclass(frozen=True)
@@ -115,11 +117,13 @@ def write_media(
     With `choose_codec`, packets of another codec than `settings.codec` are encoded; without, they are copied, too.
     """
     fps = Fraction(str(hz))
+    cameras = {request.camera.source for requests in episodes for request in requests}
+    threads = max(1, min(_MOST_THREADS, len(os.sched_getaffinity(0)) // max(1, len(cameras))))
     by_reader: dict[int, list[_Worker]] = {}
     for request in (request for requests in episodes for request in requests):
         if not request.camera.decoded:
             check_codec(request.camera.codec, request.camera.name)
-        worker = _Worker(request, folder, fps, settings, choose_codec, as_files)
+        worker = _Worker(request, folder, fps, settings, choose_codec, as_files, threads)
         by_reader.setdefault(id(request.camera.take), []).append(worker)
     workers = [worker for group in by_reader.values() for worker in group]
     total = max(1, sum({w.request.camera.source: len(w.request.camera) for w in workers}.values()))
@@ -261,8 +265,9 @@ class _Worker:
         settings: VideoSettings,
         choose_codec: bool,
         as_files: bool = False,
+        threads: int = 1,
     ) -> None:
-        self._as_files = as_files
+        self._as_files, self._threads = as_files, threads
         self.request, self._folder, self._fps, self._settings = request, folder, fps, settings
         numbers = request.picks.numbers
         starts = np.flatnonzero(np.diff(numbers, prepend=numbers[:1] - 1)) if len(numbers) else np.zeros(0, int)
@@ -431,7 +436,7 @@ class _Worker:
             self._writer = DepthWriter(path, *self._size)
         else:
             self._size = (value.width, value.height)
-            self._writer = VideoWriter(path, *self._size, self._fps, self._settings, frames)
+            self._writer = VideoWriter(path, *self._size, self._fps, self._settings, frames, self._threads)
 
     def _copy(self, number: int, picture: Picture, decoded: list[tuple[int, Any]]) -> None:
         """Copy the packet of the next tick; its decoded picture only counts for the statistics."""

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from ridgeline import native
 from ridgeline.errors import InputError, MissingExtra, unknown
 from ridgeline.trajectory.pictures import import_av
 from ridgeline.trajectory.stream import Array
@@ -42,6 +43,14 @@ _DEPTH_SAMPLES = 256  # values of a depth image, for its quantiles
 DEPTH_ROWS = 16  # depth images that are in memory at once
 _RAW_FORMATS = {"h264": "h264", "h265": "hevc", "av1": "obu"}  # FFmpeg's names of bare packets
 FULL_RANGE, VIDEO_RANGE, BT601, BT709 = 2, 1, 5, 1
+# layout -> columns and rows of its chroma that share a chroma value of 4:2:0
+_CHROMA_FOLDS = {
+    **dict.fromkeys(("yuvj420p", "yuv420p"), (1, 1)),
+    **dict.fromkeys(("yuvj422p", "yuv422p"), (1, 2)),
+    **dict.fromkeys(("yuvj440p", "yuv440p"), (2, 1)),
+    **dict.fromkeys(("yuvj444p", "yuv444p"), (2, 2)),
+}
+_RGB_LAYOUTS = {"rgb24": (3, True), "bgr24": (3, False), "rgba": (4, True), "bgra": (4, False)}  # bytes, red first
 
 
 @dataclass(frozen=True)
@@ -145,7 +154,14 @@ class VideoWriter:
     """Encodes frames of one size into an MP4 file."""
 
     def __init__(
-        self, path: Path, width: int, height: int, fps: Fraction, settings: VideoSettings, frames: int
+        self,
+        path: Path,
+        width: int,
+        height: int,
+        fps: Fraction,
+        settings: VideoSettings,
+        frames: int,
+        threads: int = 1,
     ) -> None:
         av = import_av("writing videos")
         odd = width % 2 or height % 2
@@ -159,7 +175,7 @@ class VideoWriter:
         self.frames = 0
         self._rate = fps
         self._last: Any = None
-        self._convert = av.video.reformatter.VideoReformatter()
+        self._to_planes = _PlaneWriter(self.pixels)
         try:
             encoder = av.Codec(_ENCODERS[settings.codec], "w")
         except (av.error.FFmpegError, ValueError) as error:
@@ -178,7 +194,8 @@ class VideoWriter:
             stream.codec_context.gop_size = settings.gop
             stream.codec_context.max_b_frames = 0
             stream.codec_context.color_range, stream.codec_context.colorspace = VIDEO_RANGE, BT601
-            stream.codec_context.thread_count = min(os.cpu_count() or 1, 4)
+            stream.codec_context.thread_count = threads
+            stream.codec_context.thread_type = "FRAME"  # slices would cost size and quality
             stream.options = {"crf": str(crf), "g": str(settings.gop), **_SPEED[settings.codec]}
         except BaseException:
             self._file.close()
@@ -188,15 +205,7 @@ class VideoWriter:
     def write(self, frame: Any, times: int) -> None:
         """Write a decoded frame `times` times."""
         self.statistics.add(frame)
-        self._last = self._convert.reformat(
-            frame,
-            format=self.pixels,
-            src_color_range=find_range(frame),
-            src_colorspace=find_matrix(frame),
-            dst_color_range=VIDEO_RANGE,
-            dst_colorspace=BT601,
-            threads=1,
-        )
+        self._last = self._to_planes.convert(frame)
         self.repeat(times)
 
     def repeat(self, times: int) -> None:
@@ -217,6 +226,72 @@ class VideoWriter:
         """Close the file without finishing it."""
         with contextlib.suppress(OSError):
             self._file.close()
+
+
+class _PlaneWriter:
+    """Makes the frames that an encoder takes: planes in video's range.
+
+    JPEG and RGB, which most cameras send, are converted by our own loops; FFmpeg converts everything else.
+    """
+
+    def __init__(self, pixels: str) -> None:
+        self._av = import_av("writing videos")
+        self._pixels = pixels
+        self._reformatter = self._av.video.reformatter.VideoReformatter()
+
+    def convert(self, frame: Any) -> Any:
+        layout = frame.format.name
+        if self._pixels == "yuv420p" and layout in _RGB_LAYOUTS:
+            return self._convert_rgb(frame, *_RGB_LAYOUTS[layout])
+        is_full = find_range(frame) == FULL_RANGE and find_matrix(frame) == BT601
+        if self._pixels == "yuv420p" and layout in _CHROMA_FOLDS and is_full:
+            return self._squeeze(frame, *_CHROMA_FOLDS[layout])
+        return self._reformatter.reformat(
+            frame,
+            format=self._pixels,
+            src_color_range=find_range(frame),
+            src_colorspace=find_matrix(frame),
+            dst_color_range=VIDEO_RANGE,
+            dst_colorspace=BT601,
+            threads=1,
+        )
+
+    def _create(self, width: int, height: int) -> Any:
+        out = self._av.VideoFrame(width, height, self._pixels)
+        out.color_range, out.colorspace = VIDEO_RANGE, BT601
+        return out
+
+    def _convert_rgb(self, frame: Any, size: int, red_first: bool) -> Any:
+        out, plane = self._create(frame.width, frame.height), frame.planes[0]
+        y, u, v = out.planes
+        native.rgb_to_planes(
+            _view(plane),
+            plane.line_size,
+            size,
+            red_first,
+            _view(y),
+            y.line_size,
+            _view(u),
+            u.line_size,
+            _view(v),
+            v.line_size,
+            frame.width,
+            frame.height,
+        )
+        return out
+
+    def _squeeze(self, frame: Any, fold_x: int, fold_y: int) -> Any:
+        out = self._create(frame.width, frame.height)
+        for number, (source, target) in enumerate(zip(frame.planes, out.planes, strict=True)):
+            folds, shift = ((fold_x, fold_y), 1) if number else ((1, 1), 0)
+            places = (_view(source), source.line_size, *folds, number > 0, _view(target), target.line_size)
+            native.squeeze_plane(*places, frame.width >> shift, frame.height >> shift)
+        return out
+
+
+def _view(plane: Any) -> Array:
+    """Return the bytes of a plane without a copy."""
+    return np.frombuffer(plane, np.uint8)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,69 @@
+// Python names of video/: squeeze_plane and rgb_to_planes.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+
+#include <stdexcept>
+#include <string>
+
+#include "bind.hpp"
+#include "video/planes.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace ridgeline {
+
+RIDGELINE_LOOPS(PlaneLoops, compiled_plane_loops)
+PlaneLoops plane_loops(Isa isa) { return select_compiled_plane_loops(isa); }
+
+namespace {
+
+using Bytes = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using OutBytes = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+template <class B> auto check_plane(const B &bytes, std::int64_t stride, std::int64_t row, std::int64_t rows) {
+  if (stride < row || row < 0 || rows < 0 || (rows > 0 && (rows - 1) * stride + row > std::int64_t(bytes.size())))
+    throw std::invalid_argument("a plane is smaller than its picture");
+  return bytes.data();
+}
+
+void check_fold(int fold) {
+  if (fold != 1 && fold != 2) throw std::invalid_argument("a fold is 1 or 2");
+}
+
+} // namespace
+
+void bind_video(nb::module_ &m) {
+  m.def("squeeze_plane", [](Bytes source, std::int64_t stride, int fold_x, int fold_y, bool chroma, OutBytes out,
+                            std::int64_t out_stride, std::int64_t width, std::int64_t height, const std::string &isa) {
+    check_fold(fold_x);
+    check_fold(fold_y);
+    if (!chroma && fold_x * fold_y != 1) throw std::invalid_argument("only chroma is folded");
+    const Plane from{check_plane(source, stride, width * fold_x, height * fold_y), stride};
+    const OutPlane to{check_plane(out, out_stride, width, height), out_stride};
+    const PlaneLoops loops = plane_loops(parse_isa(isa));
+    nb::gil_scoped_release release;
+    loops.squeeze(from, width, height, fold_x, fold_y, chroma, to);
+  }, "source"_a.noconvert(), "stride"_a, "fold_x"_a, "fold_y"_a, "chroma"_a, "out"_a.noconvert(), "out_stride"_a, "width"_a,
+    "height"_a, "isa"_a = "",
+    "Write a plane of a JPEG image (levels 0 … 255) in video's range into `out` [height rows of out_stride bytes]: each value the "
+    "mean of fold_x × fold_y values of the source.");
+  m.def("rgb_to_planes", [](Bytes source, std::int64_t stride, int bytes, bool red_first, OutBytes y, std::int64_t y_stride, OutBytes u,
+                            std::int64_t u_stride, OutBytes v, std::int64_t v_stride, std::int64_t width, std::int64_t height,
+                            const std::string &isa) {
+    if (bytes != 3 && bytes != 4) throw std::invalid_argument("a pixel has 3 or 4 bytes");
+    if (width % 2 || height % 2) throw std::invalid_argument("width and height must be even");
+    const Plane from{check_plane(source, stride, width * bytes, height), stride};
+    const OutPlane luma{check_plane(y, y_stride, width, height), y_stride};
+    const OutPlane blue{check_plane(u, u_stride, width / 2, height / 2), u_stride};
+    const OutPlane red{check_plane(v, v_stride, width / 2, height / 2), v_stride};
+    const PlaneLoops loops = plane_loops(parse_isa(isa));
+    nb::gil_scoped_release release;
+    loops.from_rgb(from, width, height, bytes, red_first, luma, blue, red);
+  }, "source"_a.noconvert(), "stride"_a, "bytes"_a, "red_first"_a, "y"_a.noconvert(), "y_stride"_a, "u"_a.noconvert(), "u_stride"_a,
+    "v"_a.noconvert(), "v_stride"_a, "width"_a, "height"_a, "isa"_a = "",
+    "Write pixels of 3 or 4 bytes, red or blue first, as planes y, u, v of a video: BT.601, 4:2:0, video's range.");
+}
+
+} // namespace ridgeline
