@@ -152,7 +152,7 @@ def score_table(
     known = answer.keys[at] == run_keys
     hits = _Hits(places, ranks, np.where(known, answer.gains[at], 0.0), known & answer.relevant[at], len(truth_users))
     ideal = _make_ideal(answer, place[answer.keys // width], len(truth_users))
-    without = len(truth_users) - len(np.unique(places))
+    without = len(truth_users) - int(np.count_nonzero(np.bincount(places, minlength=len(truth_users))))
     return {name: _compute(name, hits, ideal) for name in metrics}, answer.users, without
 
 
