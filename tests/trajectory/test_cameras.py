@@ -23,6 +23,7 @@ from tests.trajectory.recordings import EPOCH, NS
 from ridgeline.errors import InputError, StoreError
 from ridgeline.trajectory import (
     ConversionSettings,
+    TrajectoryDataset,
     convert,
     convert_many,
     describe_camera,
@@ -586,6 +587,28 @@ def test_a_lost_packet_costs_the_frames_that_need_it(tmp_path: Path):
     numbers = [read_number(p) for _, p in read_video(tmp_path / "set", "video")]
     assert numbers[:13] == list(range(13))
     assert numbers[20:29] == list(range(20, 29))
+
+
+def test_jpeg_images_are_copied_on_request_and_held_in_a_gap(log: Path, tmp_path: Path):
+    """--codec copy: the files of the recording lie in the video, and raw images are encoded as ever."""
+    (result,) = write(log, tmp_path / "set", cameras={"front": FRONT, "wrist": WRIST}, codec="copy")
+    assert (result.error, result.lost) == (None, {})
+    info = json.loads((tmp_path / "set/meta/info.json").read_text())["features"]
+    codecs = {name: info[f"{IMAGES}{name}"]["info"]["video.codec"] for name in ("front", "wrist")}
+    assert codecs == {"front": "mjpeg", "wrist": "h264"}
+    files = {bytes(fields["data"]) for _, _, topic, _, fields in cams.messages() if topic == FRONT}
+    [path] = (tmp_path / "set/videos/observation.images.front").rglob("*.mp4")
+    with av.open(str(path)) as video:
+        packets = [bytes(p) for p in video.demux(video=0) if p.size]
+    assert len(packets) == result.rows
+    assert set(packets) <= files
+    valid = read_rows(tmp_path / "set")[f"{IMAGES}front.valid"].reshape(-1)
+    assert len({packets[i] for i in np.flatnonzero(~valid)[1:-1]}) == 1
+    item = TrajectoryDataset(tmp_path / "set", delta_timestamps={f"{IMAGES}front": [0.0]}, decoder="pyav")[9]
+    with av.open(io.BytesIO(packets[9])) as image:
+        [frame] = image.decode(video=0)
+    expected = to_rgb(frame, av.video.reformatter.VideoReformatter()).transpose(2, 0, 1)
+    np.testing.assert_array_equal(np.rint(np.asarray(item[f"{IMAGES}front"]) * 255), expected)
 
 
 @pytest.mark.parametrize("layout", ["yuvj420p", "yuvj422p", "yuvj444p", "gray", "rgb24", "bgr24", "rgba"])

@@ -174,7 +174,7 @@ class ResampleWorker:
         place = folder / str(episode)
         place.mkdir()
         [written] = write_media(
-            [mapped.requests], place, settings.hz, settings.video, choose_codec=settings.codec is not None
+            [mapped.requests], place, settings.hz, settings.video, choose_codec=settings.chooses_codec
         )
         media = EpisodeMedia(place, written.media, mapped.calibration)
         return Episode(recording.url, episode, add_valid(mapped.aligned, written.valid), media, written.lost)

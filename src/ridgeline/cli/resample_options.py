@@ -35,7 +35,10 @@ Fill = Annotated[
 ]
 Codec = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="Encode frames as h264 or av1 (default: h264; copy video that fits)."),
+    typer.Option(
+        metavar="NAME",
+        help="Encode frames as h264 or av1 (default: h264; copy video that fits). copy: JPEG images stay as they are.",
+    ),
 ]
 Crf = Annotated[
     int | None, typer.Option(metavar="N", help="Quality of videos, lower is better (default: h264 23, av1 30).")

@@ -33,7 +33,7 @@ from ridgeline.trajectory.media import EpisodeMedia, Written, load_media, save_m
 from ridgeline.trajectory.readers import ReadOptions
 from ridgeline.trajectory.readers.calibration import Calibration
 from ridgeline.trajectory.stream import Aligned, Array, Span, Stream, join_names
-from ridgeline.trajectory.videos import GOP, VideoSettings
+from ridgeline.trajectory.videos import COPY, GOP, VideoSettings
 from ridgeline.trajectory.writers import lerobot, npz
 
 Report = Callable[[str], None]
@@ -68,14 +68,21 @@ class ConversionSettings:
     action: tuple[str, ...] = ()  # streams that form action
     task: str | None = None
     fill: str | None = None  # of unknown numbers: nan (None), hold, or a number
-    codec: str | None = None  # of encoded frames; None: h264, and packets of any codec are copied if they fit
+    # of encoded frames; None: h264, and packets of any codec are copied if they fit; copy: JPEG images, too
+    codec: str | None = None
     crf: int | None = None
     gop: int = GOP
     cuts: tuple[str, ...] = ()  # rules that cut a recording into episodes; see `episodes`
 
     @property
     def video(self) -> VideoSettings:
-        return VideoSettings(self.codec or "h264", self.crf, self.gop)
+        codec = "h264" if self.codec in (None, COPY) else self.codec
+        return VideoSettings(codec, self.crf, self.gop, copy_jpeg=self.codec == COPY)
+
+    @property
+    def chooses_codec(self) -> bool:
+        """Whether packets of other codecs must be encoded again."""
+        return self.codec not in (None, COPY)
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -545,7 +552,7 @@ def _write_cameras(
             tmp,
             settings.hz,
             settings.video,
-            choose_codec=settings.codec is not None,
+            choose_codec=settings.chooses_codec,
             advance=advance,
         )
         save_media(tmp / MEDIA, out)

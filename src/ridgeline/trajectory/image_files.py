@@ -5,7 +5,6 @@ A held image has no file of its own: the ticks name the file before. So a gap co
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +12,10 @@ import numpy as np
 
 from ridgeline.trajectory.pictures import import_av
 from ridgeline.trajectory.stream import Array
-from ridgeline.trajectory.videos import BT601, FULL_RANGE, find_matrix, find_range
+from ridgeline.trajectory.videos import BT601, FULL_RANGE, Recorded, find_matrix, find_range
 
 SUFFIXES = {"jpeg": "jpg", "png": "png"}
 QUALITY = (2, 4)  # of JPEG, FFmpeg's scale: 2 is the best
-
-
-@dataclass(frozen=True, eq=False)
-class Recorded:
-    """A decoded image with the file that the recording holds."""
-
-    frame: Any
-    codec: str
-    data: bytes
 
 
 class NoStatistics:

@@ -21,7 +21,7 @@ import numpy as np
 
 from ridgeline.errors import InputError
 from ridgeline.trajectory.cameras import Camera, Picks
-from ridgeline.trajectory.image_files import SUFFIXES, ImageWriter, Recorded
+from ridgeline.trajectory.image_files import SUFFIXES, ImageWriter
 from ridgeline.trajectory.pictures import (
     DECODED,
     DEPTH_PNG,
@@ -40,7 +40,7 @@ from ridgeline.trajectory.pictures import (
 )
 from ridgeline.trajectory.readers.streams import describe_error
 from ridgeline.trajectory.stream import Array
-from ridgeline.trajectory.videos import DepthWriter, RemuxWriter, VideoSettings, VideoWriter
+from ridgeline.trajectory.videos import DepthWriter, JpegWriter, Recorded, RemuxWriter, VideoSettings, VideoWriter
 
 QUEUE = 4  # pictures that wait for a camera's thread
 _BETWEEN_CHECKS_S = 0.2
@@ -293,6 +293,7 @@ class _Worker:
         self._copies, self.note = (
             (False, "") if as_files else _plan_copy(request, self._runs, fps, settings, choose_codec)
         )
+        self._copies_jpeg = settings.copy_jpeg and request.camera.codec == "jpeg" and not as_files
         self.file = f"{request.episode}-{request.feature}.{'parquet' if request.camera.depth else 'mp4'}"
         if as_files:
             self.file = f"{request.episode}/{request.name}"
@@ -386,7 +387,8 @@ class _Worker:
         if self._copies:
             self._copy(number, picture, decoded)
             return
-        if self._as_files and decoded and picture.codec in SUFFIXES and not self.request.camera.depth:
+        keeps_file = picture.codec in SUFFIXES if self._as_files else self._copies_jpeg
+        if keeps_file and decoded and not self.request.camera.depth:
             decoded = [(number, Recorded(decoded[0][1], picture.codec, bytes(picture.data)))]
         for decoded_number, value in decoded:
             if decoded_number in self._requested and decoded_number not in self._failed:
@@ -434,6 +436,9 @@ class _Worker:
         elif isinstance(value, np.ndarray):
             self._size = (value.shape[1], value.shape[0])
             self._writer = DepthWriter(path, *self._size)
+        elif isinstance(value, Recorded):
+            self._size = (value.frame.width, value.frame.height)
+            self._writer = JpegWriter(path, *self._size, self._fps, value, frames)
         else:
             self._size = (value.width, value.height)
             self._writer = VideoWriter(path, *self._size, self._fps, self._settings, frames, self._threads)

@@ -25,6 +25,7 @@ from ridgeline.trajectory.pictures import import_av
 from ridgeline.trajectory.stream import Array
 
 CODECS = ("h264", "av1")
+COPY = "copy"  # JPEG images go into the video as they are
 DECODERS = ("auto", "torchcodec", "pyav")
 IMAGES = ("float32", "uint8")  # types of decoded frames
 GOP = 2  # as LeRobot's: random access costs two frames at most
@@ -41,7 +42,7 @@ _SAMPLED_FRAMES = 200  # of a video, for its statistics
 _SAMPLED_WIDTH = 160
 _DEPTH_SAMPLES = 256  # values of a depth image, for its quantiles
 DEPTH_ROWS = 16  # depth images that are in memory at once
-_RAW_FORMATS = {"h264": "h264", "h265": "hevc", "av1": "obu"}  # FFmpeg's names of bare packets
+_RAW_FORMATS = {"h264": "h264", "h265": "hevc", "av1": "obu", "mjpeg": "mjpeg"}  # FFmpeg's names of bare packets
 FULL_RANGE, VIDEO_RANGE, BT601, BT709 = 2, 1, 5, 1
 # layout -> columns and rows of its chroma that share a chroma value of 4:2:0
 _CHROMA_FOLDS = {
@@ -60,15 +61,25 @@ class VideoSettings:
     codec: str = "h264"
     crf: int | None = None  # quality: lower is better and larger; None: 23 for h264, 30 for av1
     gop: int = GOP  # frames from key frame to key frame
+    copy_jpeg: bool = False  # JPEG images are not encoded again
 
     def __post_init__(self) -> None:
         if self.codec not in CODECS:
-            raise unknown("video codec", self.codec, CODECS)
+            raise unknown("video codec", self.codec, (*CODECS, COPY))
         highest = _HIGHEST_CRF[self.codec]
         if self.crf is not None and not 0 <= self.crf <= highest:
             raise InputError(f"--crf {self.crf} is no quality of {self.codec}; give 0 (best) to {highest}.")
         if self.gop < 1:
             raise InputError(f"--gop {self.gop} is no number of frames; give 1 or more.")
+
+
+@dataclass(frozen=True, eq=False)
+class Recorded:
+    """A decoded image with the file that the recording holds."""
+
+    frame: Any
+    codec: str
+    data: bytes
 
 
 class ColorStatistics:
@@ -351,6 +362,26 @@ class RemuxWriter:
     def abort(self) -> None:
         with contextlib.suppress(OSError):
             self._file.close()
+
+
+class JpegWriter(RemuxWriter):
+    """Copies JPEG images into an MP4 file, one for each frame."""
+
+    def __init__(self, path: Path, width: int, height: int, fps: Fraction, first: Recorded, frames: int) -> None:
+        super().__init__(path, "mjpeg", width, height, fps, first.data, frames)
+        self.pixels = first.frame.format.name
+        self._last = b""
+
+    def write(self, image: Recorded, times: int) -> None:
+        """Write an image `times` times."""
+        self.statistics.add(image.frame)
+        self._last = image.data
+        self.repeat(times)
+
+    def repeat(self, times: int) -> None:
+        """Write the last image again."""
+        for _ in range(times):
+            self.write_packet(self._last, True)
 
 
 class DepthWriter:
