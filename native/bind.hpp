@@ -21,5 +21,6 @@ void bind_collective(nanobind::module_ &m);
 void bind_recommend(nanobind::module_ &m);
 void bind_serve(nanobind::module_ &m);
 void bind_video(nanobind::module_ &m);
+void bind_audit(nanobind::module_ &m);
 
 } // namespace ridgeline

@@ -21,4 +21,5 @@ NB_MODULE(native, m) {
   ridgeline::bind_recommend(m);
   ridgeline::bind_serve(m);
   ridgeline::bind_video(m);
+  ridgeline::bind_audit(m);
 }

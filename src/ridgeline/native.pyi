@@ -2,7 +2,7 @@
 The CPU's hot loops, chosen for this CPU's instruction set at run time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import numpy
@@ -667,3 +667,20 @@ def rgb_to_planes(source: Annotated[NDArray[numpy.uint8], dict(shape=(None,), or
     """
     Write pixels of 3 or 4 bytes, red or blue first, as planes y, u, v of a video: BT.601, 4:2:0, video's range.
     """
+def parse_otlp_logs(body: bytes, most: int) -> list:
+    """
+    An ExportLogsServiceRequest (protobuf) as a list of (attributes of the resource, name of the scope, records). A record is (time, observed time, severity number, severity text, body, attributes, dropped attributes, trace id, span id, event name). Stops after more than `most` records. ValueError says what is wrong.
+    """
+
+class WordSearch:
+    """Finds words in the texts of events, in one pass."""
+
+    def __init__(self, words: Sequence[tuple[str, int, bool]], combinations: Sequence[int], hides: Callable) -> None:
+        """
+        Each word has a bit, and may have to be in the same case; an event matches if it has all bits of one of the combinations, or a name for which `hides` returns True.
+        """
+
+    def matches(self, event: dict) -> bool:
+        """
+        Whether an event may match: True too if it has values that are not plain, or texts that are no UTF-8.
+        """

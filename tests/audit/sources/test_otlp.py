@@ -11,14 +11,16 @@ import time
 
 import httpx
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.audit.sources import otlp_reference
 from tests.audit.threads import run_in_thread
 
 from ridgeline.audit.ledger.event import encode
 from ridgeline.audit.ledger.ledger import Receipts
 from ridgeline.audit.sources.otlp import JSON, PROTOBUF, Otlp, _answer, parse_logs
 from ridgeline.errors import InputError, RidgelineError, StoreError
+from ridgeline.native import parse_otlp_logs
 
 TOKEN = "t" * 20
 MOMENT = 1_700_000_000_000_000_005
@@ -172,6 +174,90 @@ def test_every_body_gives_events_or_one_error(noise, at):
             encode(list(parse_logs(body, PROTOBUF)))
         except InputError:
             continue
+
+
+TEXTS = st.binary(max_size=12) | st.text(max_size=12).map(str.encode)
+SCALARS = st.one_of(
+    TEXTS.map(lambda text: field(1, text)),
+    st.integers(0, 2).map(lambda value: field(2, value)),
+    st.integers(-(1 << 63), (1 << 63) - 1).map(lambda value: field(3, value)),
+    st.floats().map(lambda value: field(4, value)),
+    st.binary(max_size=9).map(lambda value: field(7, value)),
+    st.just(b""),
+)
+
+
+def make_pairs(values):
+    return st.tuples(st.sampled_from(["a", "enduser.id", "message", ""]) | TEXTS, values).map(lambda p: pair(*p))
+
+
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=3).map(lambda items: field(5, b"".join(field(1, item) for item in items)))
+        | st.lists(make_pairs(inner), max_size=3).map(lambda items: field(6, b"".join(field(1, i) for i in items)))
+    ),
+    max_leaves=6,
+)
+RECORD_FIELDS = st.one_of(
+    st.integers(0, (1 << 64) - 1).map(lambda value: fixed64(1, value)),
+    st.integers(0, (1 << 64) - 1).map(lambda value: fixed64(11, value)),
+    st.integers(0, 1 << 40).map(lambda value: field(2, value)),
+    st.integers(0, 1 << 40).map(lambda value: field(7, value)),
+    st.tuples(st.sampled_from([3, 9, 10, 12, 13]), TEXTS).map(lambda p: field(*p)),
+    VALUES.map(lambda value: field(5, value)),
+    make_pairs(VALUES).map(lambda value: field(6, value)),
+    st.sampled_from([field(1, 5), fixed64(5, 1), varint(4 << 3 | 5) + bytes(4)]),  # other types than OTLP's: skipped
+)
+RECORDS = st.lists(RECORD_FIELDS, max_size=6).map(b"".join)
+SCOPES = st.lists(RECORDS.map(lambda r: field(2, r)) | TEXTS.map(lambda n: field(1, field(1, n))), max_size=4)
+RESOURCES = st.lists(make_pairs(VALUES).map(lambda p: field(1, p)), max_size=2).map(b"".join)
+BODIES = st.lists(
+    st.lists(
+        SCOPES.map(lambda scope: field(2, b"".join(scope))) | RESOURCES.map(lambda resource: field(1, resource)),
+        max_size=4,
+    ).map(lambda parts: field(1, b"".join(parts))),
+    max_size=3,
+).map(b"".join)
+
+
+def parse_both(body):
+    try:
+        expected = otlp_reference.parse(body)
+    except otlp_reference.Malformed:
+        expected = None
+    try:
+        return parse_otlp_logs(body, 1 << 40), expected
+    except ValueError:
+        return None, expected
+
+
+@settings(max_examples=200, deadline=None)
+@given(BODIES, st.integers(0, 400), st.binary(max_size=3))
+def test_the_native_parser_reads_what_the_reference_reads(body, at, noise):
+    ours, expected = parse_both(body)
+    assert expected is not None
+    assert repr(ours) == repr(expected)  # as texts: true is not 1, 1.0 is not 1
+    ours, expected = parse_both(body[:at] + noise + body[at + 1 :])
+    assert repr(ours) == repr(expected)
+
+
+def test_the_native_parser_ends_soon_after_the_allowed_number_of_records():
+    body = request(*[RECORD] * 10) * 3
+    assert sum(len(records) for _, _, records in parse_otlp_logs(body, 12)) == 13
+
+
+@settings(max_examples=50, deadline=None)
+@given(BODIES)
+def test_the_log_can_hold_every_event_of_protobuf_but_those_with_names_of_its_own(body):
+    encode([event for event in parse_logs(body, PROTOBUF) if not event["action"].startswith("ridgeline.")])
+
+
+def test_a_record_with_a_name_of_the_ledger_is_told():
+    served = Served()
+    answer = run_in_thread(served.run(lambda url: post(url, request(RECORD, field(12, "ridgeline.ledger.prune")))))
+    assert b"record 1" in answer.content
+    assert len(served.taken) == 1
 
 
 class Served:

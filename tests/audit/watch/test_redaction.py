@@ -170,6 +170,30 @@ def test_the_quick_look_at_an_event_misses_nothing(event, text, where):
     assert SECRET not in json.dumps(redact.event(event))
 
 
+PIECES = st.sampled_from(
+    [
+        *(name.replace("_", blank) for name in NAMES for blank in ("_", "-", " ", "")),
+        *("pass", "otp", "://", "@", " -", "nmcli", "mysql", "curl", "Basic", "ghp_", "eyJ", "-----BEGIN", "xoxb-"),
+        *("to\u212aen", "\u0130", "\u017f", "ä", "=", ": ", " ", "x"),
+    ]
+)
+TEXTS = st.lists(PIECES | PIECES.map(str.upper) | PIECES.map(str.title) | st.text(max_size=3), max_size=5).map("".join)
+
+
+@settings(max_examples=300, deadline=None)
+@given(TEXTS, st.sampled_from(["actor", "subject", "flat", "deep", "name"]))
+def test_no_event_with_a_word_of_a_pattern_is_taken_for_plain(text, where):
+    event = {"action": "a.b", "attributes": {}}
+    if where in ("actor", "subject"):
+        event[where] = text
+    else:
+        event["attributes"] = {"flat": {"note": text}, "deep": {"x": [{"y": text}]}, "name": {text: "value"}}[where]
+    hidden = {k: redact(v) if k in ("actor", "subject", "attributes") else v for k, v in event.items()}
+    assert redact.event(event) == hidden
+    if hidden != event:
+        assert redact.event(event) is not event
+
+
 def test_names_can_be_added_and_bad_names_are_refused():
     assert Redaction(more=["badge-no"])({"Badge_No": 7, "x": 1}) == {"Badge_No": HIDDEN, "x": 1}
     with pytest.raises(InputError, match="cannot be a name"):

@@ -7,28 +7,29 @@ The answer comes when the events are on the disk. A record that the log cannot h
 success); the others are recorded. An exporter that gets no answer sends again, and OTLP has no key for a request: a
 record arrives at least once, and after a lost answer perhaps twice.
 
-The messages are those of opentelemetry-proto (logs.proto, common.proto, resource.proto), read field by field.
+The messages are those of opentelemetry-proto (logs.proto, common.proto, resource.proto). Protobuf is parsed by
+`native/audit/otlp.cpp`; JSON here, field by field.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import math
 import re
-import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from ridgeline import web
 from ridgeline.audit.ledger.event import encode
-from ridgeline.audit.sources.http import BODY, Http, PendingRequest, Refusal, read_body
+from ridgeline.audit.sources.http import BODY, MOST_WAITING, Http, PendingRequest, Refusal, read_body
 from ridgeline.audit.sources.source import LATEST, Event, shorten
 from ridgeline.errors import InputError, RidgelineError
+from ridgeline.native import parse_otlp_logs
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -41,9 +42,18 @@ _WORD = re.compile(r"[^A-Za-z0-9_-]+")
 _SEVERITIES = ("TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL")  # each has four numbers, from 1 on
 _ACTORS = ("enduser.id", "user.name", "user.id")
 # what other sources call a resource's attribute
-_NAMES = {"host.name": "host", "process.pid": "pid", "process.executable.path": "exe"}
+_NAMES = {
+    "service.name": "service.name",
+    "host.name": "host",
+    "process.pid": "pid",
+    "process.executable.path": "exe",
+}
+_RESERVED = "ridgeline."
+_LONGEST_NAME = 1_000  # letters of the name of an event; an action has 200 at most
 
 Message = dict[str, Any]
+Record = tuple[Any, ...]  # the fields of LogRecord, in the order of _MESSAGES
+Group = tuple[dict[str, Any], str, Iterable[Record]]  # attributes of the resource, name of the scope, records
 
 
 class Otlp(Http):
@@ -74,11 +84,8 @@ class Otlp(Http):
         """Record the logs of a request; return the number of refused records, and the reason for the first."""
         if kind not in (PROTOBUF, JSON):
             raise Refusal(415, f"the content-type is {kind[:60]!r}; send {PROTOBUF} or {JSON}.")
-        body, most = await read_body(request), self.most_events
-        events = await asyncio.to_thread(lambda: list(islice(parse_logs(body, kind), most + 1)))
-        if len(events) > most:
-            raise Refusal(413, f"the request has more than {most:,} records; send fewer at once.")
-        events, reasons = await asyncio.to_thread(_select_valid, events)
+        body = await read_body(request)
+        events, reasons = await asyncio.to_thread(self._make_events, body, kind)
         try:
             if events:
                 await self.record(PendingRequest(events, Future()))
@@ -88,9 +95,17 @@ class Otlp(Http):
             raise Refusal(503, str(error), retry_s=5) from None
         return len(reasons), reasons[0] if reasons else ""
 
+    def _make_events(self, body: bytes, kind: str) -> tuple[list[Event], list[str]]:
+        events = list(islice(parse_logs(body, kind, self.most_events), self.most_events + 1))
+        if len(events) > self.most_events:
+            raise Refusal(413, f"the request has more than {self.most_events:,} records; send fewer at once.")
+        return _select_valid(events, kind)
 
-def _select_valid(events: list[Event]) -> tuple[list[Event], list[str]]:
+
+def _select_valid(events: list[Event], kind: str) -> tuple[list[Event], list[str]]:
     """Return the events that the log accepts, and the reasons against the others."""
+    if kind == PROTOBUF and not any(event["action"].startswith(_RESERVED) for event in events):
+        return events, []  # what is made of protobuf has nothing else that the log refuses, so do not encode it twice
     try:
         encode(events)
         return events, []
@@ -127,232 +142,114 @@ def _answer_error(kind: str, why: str, status: int, headers: dict[str, str]) -> 
     return JSONResponse({"message": why}, status, headers)
 
 
-def parse_logs(body: bytes, kind: str) -> Iterator[Event]:
-    """Yield the events of an ExportLogsServiceRequest; raise `InputError` if the body is none."""
-    if kind == JSON:
-        try:
-            words = json.loads(body)
-        except RecursionError:
-            raise InputError("the body is nested too deep.") from None
-        except ValueError:
-            raise InputError("the body is not JSON.") from None
-        yield from _make_events(words, _read_message)
-    else:
-        yield from _make_events(body, _parse_message)
+def parse_logs(body: bytes, kind: str, most: int = MOST_WAITING) -> Iterator[Event]:
+    """Yield the events of an ExportLogsServiceRequest; raise `InputError` if the body is none.
 
-
-def _make_events(request: Any, read: Callable[[Any, str], Message]) -> Iterator[Event]:
-    """Yield the events of a request; `read` makes a message of its encoded form, and a list stays encoded until here.
-
-    So a body of millions of empty messages takes no more memory than its bytes.
+    A body of protobuf is read until it has more than `most` records.
     """
-    for resource_logs in read(request, "ExportLogsServiceRequest")["resource_logs"]:
-        group = read(resource_logs, "ResourceLogs")
-        resource = dict(group["resource"]["attributes"] if group["resource"] else ())
+    for resource, scope, records in _parse_groups(body, most) if kind == PROTOBUF else _read_groups(body):
+        shared = _collect_shared(resource, scope)
+        service = resource.get("service.name")
+        subject = shorten(service) if isinstance(service, str) and service else None
+        for record in records:
+            yield make_event(record, shared, subject)
+
+
+def _parse_groups(body: bytes, most: int) -> Sequence[Group]:
+    try:
+        return parse_otlp_logs(body, most)
+    except ValueError as error:
+        raise InputError(str(error)) from None
+
+
+def _read_groups(body: bytes) -> Iterator[Group]:
+    """Yield the groups of a request in JSON; its messages are read one by one, so that a large body stays small."""
+    try:
+        words = json.loads(body)
+    except RecursionError:
+        raise InputError("the body is nested too deep.") from None
+    except ValueError:
+        raise InputError("the body is not JSON.") from None
+    for resource_logs in _read_message(words, "ExportLogsServiceRequest")["resource_logs"]:
+        group = _read_message(resource_logs, "ResourceLogs")
+        resource = group["resource"]["attributes"] if group["resource"] else {}
         for scope_logs in group["scope_logs"]:
-            scoped = read(scope_logs, "ScopeLogs")
+            scoped = _read_message(scope_logs, "ScopeLogs")
             scope = scoped["scope"]["name"] if scoped["scope"] else ""
-            for record in scoped["log_records"]:
-                yield make_event(read(record, "LogRecord"), resource, scope)
+            yield resource, scope, (tuple(_read_message(r, "LogRecord").values()) for r in scoped["log_records"])
 
 
-def make_event(record: Message, resource: dict[str, Any], scope: str) -> Event:
-    """Make an event of a log record: action its event name or `otlp.log`, subject the service."""
-    attributes = dict(record["attributes"])
-    body = record["body"]
+def _collect_shared(resource: dict[str, Any], scope: str) -> dict[str, Any]:
+    """Return the attributes that every record of a group has, unless it has its own."""
+    shared = {ours: resource.get(name) for name, ours in _NAMES.items()}
+    shared |= {"_scope": scope, "_resource": resource}
+    return {name: value for name, value in shared.items() if value not in (None, "", {})}
+
+
+def make_event(record: Record, shared: Mapping[str, Any], subject: str | None) -> Event:
+    """Make an event of a log record: action its event name or `otlp.log`. `record` has the fields of `LogRecord`."""
+    moment, observed, number, severity, body, attributes, dropped, trace, span, name = record
     if body not in (None, ""):
         attributes["body" if "message" in attributes or not isinstance(body, str) else "message"] = body
-    number = record["severity_number"]
-    severity = record["severity_text"] or (_SEVERITIES[(number - 1) // 4] if 0 < number <= 24 else "")
-    known = {"severity": severity, "service.name": resource.get("service.name")}
-    known |= {ours: resource.get(name) for name, ours in _NAMES.items()}
-    known |= {"trace_id": record["trace_id"], "_span_id": record["span_id"], "_scope": scope, "_resource": resource}
-    for name, value in known.items():
-        if value not in (None, "", {}):
-            attributes.setdefault(name, value)
-    if record["dropped_attributes_count"]:
-        attributes["_dropped_attributes"] = record["dropped_attributes_count"]
+    if not severity and 0 < number <= 24:
+        severity = _SEVERITIES[(number - 1) // 4]
+    for known, value in (("severity", severity), ("trace_id", trace), ("_span_id", span)):
+        if value:
+            attributes.setdefault(known, value)
+    for known, value in shared.items():
+        attributes.setdefault(known, value)
+    if dropped:
+        attributes["_dropped_attributes"] = dropped
     actor = next((attributes[name] for name in _ACTORS if isinstance(attributes.get(name), str | int)), None)
-    name = record["event_name"] or attributes.get("event.name") or ""
-    action = ".".join(word for part in str(name).split(".") if (word := _WORD.sub("_", part).strip("_-")))[:200]
-    moment = record["time_unix_nano"] or record["observed_time_unix_nano"]
-    service = resource.get("service.name")
+    moment = moment or observed
     return {
         "time": moment if 0 < moment <= LATEST else time.time_ns(),
         "source": "otlp",
         "actor": shorten(str(actor)) if actor is not None else None,
-        "action": action.strip(".") or "otlp.log",
-        "subject": shorten(service) if isinstance(service, str) and service else None,
+        "action": _make_action(str(name or attributes.get("event.name") or "")[:_LONGEST_NAME]),
+        "subject": subject,
         "attributes": attributes,
     }
 
 
-# The messages: field number → (name, type). "list" has encoded messages, "pairs" has (key, value) of each KeyValue; a
-# capital letter is a message of this table.
-_MESSAGES: dict[str, dict[int, tuple[str, str]]] = {
-    "ExportLogsServiceRequest": {1: ("resource_logs", "list")},
-    "ResourceLogs": {1: ("resource", "Resource"), 2: ("scope_logs", "list")},
-    "Resource": {1: ("attributes", "pairs")},
-    "ScopeLogs": {1: ("scope", "Scope"), 2: ("log_records", "list")},
-    "Scope": {1: ("name", "string")},
-    "KeyValue": {1: ("key", "string"), 2: ("value", "AnyValue")},
+@lru_cache(1024)
+def _make_action(name: str) -> str:
+    parts = (_WORD.sub("_", part).strip("_-") for part in name.split("."))
+    return ".".join(part for part in parts if part)[:200].strip(".") or "otlp.log"
+
+
+# The messages: name → type of each field. "list" has messages; a capital letter is a message of this table. The native
+# parser knows the numbers of the fields.
+_MESSAGES: dict[str, dict[str, str]] = {
+    "ExportLogsServiceRequest": {"resource_logs": "list"},
+    "ResourceLogs": {"resource": "Resource", "scope_logs": "list"},
+    "Resource": {"attributes": "pairs"},
+    "ScopeLogs": {"scope": "Scope", "log_records": "list"},
+    "Scope": {"name": "string"},
+    "KeyValue": {"key": "string", "value": "AnyValue"},
     "LogRecord": {
-        1: ("time_unix_nano", "fixed64"),
-        2: ("severity_number", "varint"),
-        3: ("severity_text", "string"),
-        5: ("body", "AnyValue"),
-        6: ("attributes", "pairs"),
-        7: ("dropped_attributes_count", "varint"),
-        9: ("trace_id", "hex"),
-        10: ("span_id", "hex"),
-        11: ("observed_time_unix_nano", "fixed64"),
-        12: ("event_name", "string"),
+        "time_unix_nano": "integer",
+        "observed_time_unix_nano": "integer",
+        "severity_number": "integer",
+        "severity_text": "string",
+        "body": "AnyValue",
+        "attributes": "pairs",
+        "dropped_attributes_count": "integer",
+        "trace_id": "string",
+        "span_id": "string",
+        "event_name": "string",
     },
 }
 _VALUES = {
-    1: ("string_value", "string"),
-    2: ("bool_value", "bool"),
-    3: ("int_value", "int"),
-    4: ("double_value", "double"),
-    5: ("array_value", "array"),
-    6: ("kvlist_value", "kvlist"),
-    7: ("bytes_value", "bytes"),
+    "string_value": "string",
+    "bool_value": "bool",
+    "int_value": "int",
+    "double_value": "double",
+    "array_value": "array",
+    "kvlist_value": "kvlist",
+    "bytes_value": "string",
 }
-_WIRE = {"varint": 0, "int": 0, "bool": 0, "fixed64": 1, "double": 1}  # the others are 2: length and bytes
-
-
-def _make_empty(kind: str) -> Message:
-    """Return a message without fields: lists are empty, numbers 0, texts empty, messages None."""
-    message: Message = {}
-    for name, type in _MESSAGES[kind].values():
-        if type in ("list", "pairs"):
-            message[name] = []
-        else:
-            message[name] = None if type[0].isupper() else "" if type in ("string", "hex") else 0
-    return message
-
-
-def _parse_message(data: bytes, kind: str, depth: int = 0) -> Message:
-    """Parse a protobuf message; unknown fields are skipped."""
-    message, types = _make_empty(kind), _MESSAGES[kind]
-    for number, wire, value in _parse_fields(data):
-        name, type = types.get(number, ("", ""))
-        if not name or wire != _WIRE.get(type, 2):
-            continue
-        if type == "list":
-            message[name].append(value)
-        elif type == "pairs":
-            message[name] += _parse_pair(value, depth)
-        elif type == "AnyValue":
-            message[name] = _parse_value(value, depth)
-        elif type[0].isupper():
-            message[name] = _parse_message(value, type, depth)
-        else:
-            message[name] = _scalar(type, value)
-    return message
-
-
-def _parse_pair(data: bytes, depth: int) -> list[tuple[str, Any]]:
-    """Parse a KeyValue; one without a key is left out."""
-    # Nearly all are a short key and a short text, which needs no general parser: 0a KEY 12 (0a TEXT), one byte per
-    # length. This is half of the time of a body.
-    size = len(data)
-    if size > 5 and data[0] == 0x0A and 0 < data[1] < size - 5:
-        at = 2 + data[1]
-        text = size - at - 4
-        if data[1] < 128 and text < 126 and data[at : at + 4] == bytes((0x12, text + 2, 0x0A, text)):
-            return [(_scalar("string", data[2:at]), _scalar("string", data[at + 4 :]))]
-    key, item = b"", None
-    for number, wire, value in _parse_fields(data):  # most of a body is pairs, so without a message in between
-        if (number, wire) == (1, 2):
-            key = value
-        elif (number, wire) == (2, 2):
-            item = _parse_value(value, depth)
-    return [(_scalar("string", key), item)] if key else []
-
-
-def _parse_value(data: bytes, depth: int) -> Any:
-    """Parse an AnyValue; the last of its fields counts."""
-    if depth > _DEEPEST:
-        raise InputError("a value of the body is nested too deep.")
-    result: Any = None
-    for number, wire, value in _parse_fields(data):
-        _, type = _VALUES.get(number, ("", ""))
-        if not type or wire != _WIRE.get(type, 2):
-            continue
-        if type == "array":
-            result = [_parse_value(v, depth + 1) for n, w, v in _parse_fields(value) if (n, w) == (1, 2)]
-        elif type == "kvlist":
-            items = (v for n, w, v in _parse_fields(value) if (n, w) == (1, 2))
-            result = dict(pair for item in items for pair in _parse_pair(item, depth + 1))
-        else:
-            result = _scalar(type, value)
-    return result
-
-
-def _scalar(type: str, value: Any) -> Any:
-    if type == "string":
-        return value.decode("utf-8", errors="backslashreplace")
-    if type == "hex":
-        return value.hex()
-    if type == "bytes":
-        return base64.b64encode(value).decode()
-    if type == "bool":
-        return value != 0
-    if type == "int":
-        return _plain_number(value - (1 << 64) if value >= 1 << 63 else value)
-    if type == "double":
-        return _plain_number(struct.unpack("<d", value.to_bytes(8, "little"))[0])
-    return value
-
-
-def _plain_number(value: float) -> Any:
-    """Return a number that JSON can hold, else its text."""
-    if isinstance(value, int):
-        return value if abs(value) < _EXACT else str(value)
-    return value if math.isfinite(value) else str(value)
-
-
-def _parse_fields(data: bytes) -> Iterator[tuple[int, int, Any]]:
-    """Yield (number, wire type, value) of a protobuf message: an int, or the bytes of a field with a length."""
-    at, end = 0, len(data)
-    while at < end:
-        tag = data[at]
-        if tag < 128:
-            at += 1
-        else:
-            tag, at = _read_varint(data, at)
-        number, wire = tag >> 3, tag & 7
-        if wire == 0:
-            value, at = _read_varint(data, at)
-            yield number, wire, value
-            continue
-        if wire == 2:
-            if at < end and data[at] < 128:
-                size, at = data[at], at + 1
-            else:
-                size, at = _read_varint(data, at)
-        elif wire in (1, 5):
-            size = 8 if wire == 1 else 4
-        else:
-            raise InputError("the body is no protobuf of OTLP.")
-        if not number or size > end - at:
-            raise InputError("the body is no protobuf of OTLP, or is cut off.")
-        piece = data[at : at + size]
-        at += size
-        yield number, wire, piece if wire == 2 else int.from_bytes(piece, "little")
-
-
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
-    if at < len(data) and data[at] < 0x80:  # most are short
-        return data[at], at + 1
-    value = 0
-    for shift, byte in zip(range(0, 70, 7), data[at : at + 10], strict=False):
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value & ((1 << 64) - 1), at
-    raise InputError("the body is no protobuf of OTLP, or is cut off.")
+_EMPTY = {"integer": 0, "string": ""}
 
 
 def _varint(value: int) -> bytes:
@@ -370,12 +267,12 @@ def _text_field(number: int, text: str) -> bytes:
 
 def _read_message(words: Any, kind: str, depth: int = 0) -> Message:
     """Read the JSON form of a message: names in camelCase (or as in protobuf), 64-bit numbers as texts or numbers."""
-    given, message = _check(words, dict, kind), _make_empty(kind)
-    for name, type in _MESSAGES[kind].values():
+    given, message = _check(words, dict, kind), Message()
+    for name, type in _MESSAGES[kind].items():
         value = _get(given, name)
         if value is None:
-            continue
-        if type == "list":
+            message[name] = [] if type == "list" else {} if type == "pairs" else _EMPTY.get(type)
+        elif type == "list":
             message[name] = _check(value, list, name)
         elif type == "pairs":
             message[name] = _read_pairs(value, name, depth)
@@ -383,23 +280,23 @@ def _read_message(words: Any, kind: str, depth: int = 0) -> Message:
             message[name] = _read_value(value, depth)
         elif type[0].isupper():
             message[name] = _read_message(value, type, depth)
-        elif type in ("string", "hex"):
+        elif type == "string":
             message[name] = _check(value, str, name)
         else:
             message[name] = _read_integer(value, name)
     return message
 
 
-def _read_pairs(words: Any, name: str, depth: int) -> list[tuple[str, Any]]:
+def _read_pairs(words: Any, name: str, depth: int) -> dict[str, Any]:
     pairs = (_read_message(item, "KeyValue", depth) for item in _check(words, list, name))
-    return [(pair["key"], pair["value"]) for pair in pairs if pair["key"]]
+    return {pair["key"]: pair["value"] for pair in pairs if pair["key"]}
 
 
 def _read_value(words: Any, depth: int) -> Any:
     if depth > _DEEPEST:
         raise InputError("a value of the body is nested too deep.")
     given = _check(words, dict, "a value")
-    for name, type in _VALUES.values():
+    for name, type in _VALUES.items():
         value = _get(given, name)
         if value is None:
             continue
@@ -407,13 +304,20 @@ def _read_value(words: Any, depth: int) -> Any:
             items = _check(_get(_check(value, dict, name), "values") or [], list, name)
             return [_read_value(item, depth + 1) for item in items]
         if type == "kvlist":
-            return dict(_read_pairs(_get(_check(value, dict, name), "values") or [], name, depth + 1))
+            return _read_pairs(_get(_check(value, dict, name), "values") or [], name, depth + 1)
         if type == "int":
             return _plain_number(_read_integer(value, name))
         if type == "double":
             return _plain_number(_read_double(value))
         return _check(value, bool if type == "bool" else str, name)
     return None
+
+
+def _plain_number(value: float) -> Any:
+    """Return a number that JSON can hold, else its text."""
+    if isinstance(value, int):
+        return value if abs(value) < _EXACT else str(value)
+    return value if math.isfinite(value) else str(value)
 
 
 def _check(value: Any, type: type, name: str) -> Any:

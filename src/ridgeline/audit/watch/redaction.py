@@ -14,11 +14,12 @@ names and a few formats (PEM keys, bearer tokens, URLs with passwords); it canno
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any
 
 from ridgeline.errors import InputError
+from ridgeline.native import WordSearch
 
 HIDDEN = "[redacted]"
 NAMES = (
@@ -47,7 +48,12 @@ _SHAPES = re.compile(
     r"|\beyJ[A-Za-z0-9_-]{8,2000}+\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*",
     re.DOTALL,
 )
-_SHAPED = re.compile(r"-----BEGIN|Bearer|Basic|://|AKIA|ASIA|gh[pousr]_|eyJ|glpat-|xox[abeoprs]-|hf_|npm_|sk-")
+# _SHAPES matches only a text with one of these, or with all of _ADDRESS.
+_SHAPED = (
+    "-----BEGIN", "Bearer", "Basic", "AKIA", "ASIA", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "eyJ", "glpat-",
+    "xoxa-", "xoxb-", "xoxe-", "xoxo-", "xoxp-", "xoxr-", "xoxs-", "hf_", "npm_", "sk-",
+)  # fmt: skip
+_ADDRESS = ("://", "@")
 # Programs that take a password without naming it: words to look for first, which is faster than the pattern; the
 # program; what comes before the password in its arguments.
 _OPTIONS = (
@@ -81,8 +87,8 @@ def _compile_option(program: str, option: str) -> re.Pattern[str]:
 
 _ARGUMENTS = tuple((words, _compile_option(program, option)) for words, program, option in _OPTIONS)
 _MOST_ARGUMENTS = 8  # passwords of one command
-_PLAIN = {str, int, float, bool, type(None)}
 _DEEPEST = 64
+_MOST_BLANKS = 3  # in a name, each of which may be written in four ways
 
 
 class Redaction:
@@ -101,13 +107,15 @@ class Redaction:
         inside = "|".join(re.escape(name).replace("_", "[-_ ]?") for name in self.names)
         word = _PASS if "password" in known else r"(?!)"
         one_time = _ONE_TIME if "password" in known else r"(?!)"
-        self._key = re.compile(rf"{inside}|(?:{word}|{one_time})$", re.IGNORECASE) if self.names else None
+        key = re.compile(rf"{inside}|(?:{word}|{one_time})$", re.IGNORECASE) if self.names else None
+        self._key = key
         self._telling = re.compile(
             rf"{inside}|(?:pass|otp)(?![^\W_])"
         )  # searches lower-case text, which is much faster
         hints = {name.rpartition("_")[2] for name in self.names} | ({"pass", "otp"} if "password" in known else set())
         self._hints = tuple(hint for hint in hints if not any(other in hint for other in hints - {hint}))
-        self._hides = lru_cache(4096)(lambda name: self._key is not None and self._key.search(name) is not None)
+        self._hides = lru_cache(4096)(lambda name: key is not None and key.search(name) is not None)
+        self._words = _make_word_search(self.names, self._hides)
         # A value is quoted, or ends at the next blank, comma, semicolon or closing bracket; the value of an option ends
         # at the next blank or quote. The pattern starts at the secret part of a name and reads a bounded distance from
         # there: otherwise a line of one long word would take hours.
@@ -146,13 +154,13 @@ class Redaction:
         if self._hinted(text):
             text = self._text.sub(rf"\g<option>\g<name>{HIDDEN}", text)
             text = self._one_time.sub(rf"\g<name>{HIDDEN}", text) if "otp" in text.lower() else text
-        if _SHAPED.search(text):
+        if any(map(text.__contains__, _SHAPED)) or all(map(text.__contains__, _ADDRESS)):
             text = _SHAPES.sub(_hide_shape, text)
         return _hide_arguments(text) if " -" in text or "nmcli" in text else text
 
     def event(self, event: dict[str, Any]) -> dict[str, Any]:
         """Return the event with the secrets of its actor, subject and attributes hidden."""
-        if self._key is None or self._harmless(event):
+        if self._key is None or not self._words.matches(event):  # nearly all: no word that a pattern needs
             return event
         hiding = ("actor", "subject", "attributes")
         return {name: self(value) if name in hiding else value for name, value in event.items()}
@@ -162,29 +170,27 @@ class Redaction:
         small = text.lower()
         return any(map(small.__contains__, self._hints)) and self._telling.search(small) is not None
 
-    def _harmless(self, event: dict[str, Any]) -> bool:
-        """Whether one search over all texts shows that the event has no secret: no secret name, and attributes that are
-        flat but for objects of plain values.
-        """
-        attributes = event.get("attributes") or {}
-        if type(attributes) is not dict or any(map(self._hides, attributes)):
-            return False
-        texts = [event.get("actor"), event.get("subject"), *attributes.values()]
-        if not _PLAIN.issuperset(map(type, texts)):
-            nested = [text for text in texts if type(text) is dict]
-            texts = [text for text in texts if type(text) is not dict]
-            for each in nested:
-                if any(map(self._hides, each)):
-                    return False
-                texts += each.values()
-            if not _PLAIN.issuperset(map(type, texts)):
-                return False
-        joined = "\n".join([text for text in texts if type(text) is str])
-        return not (self._hinted(joined) or _SHAPED.search(joined) or _may_have_argument(joined))
+
+def _make_word_search(names: Iterable[str], hides: Callable[[str], bool]) -> WordSearch:
+    """Make the search for the words without which no pattern of `Redaction` matches; each use of them is a bit."""
+    alone, dash, argument, scheme, at = (1 << k for k in range(5))
+    words = [(word, alone, False) for name in names for word in _spell(name)]
+    words += [(word, alone, False) for word in ("pass", "otp")] if "password" in names else []
+    words += [(word, alone, True) for word in (*_SHAPED, "nmcli")]
+    words += [(word, argument, True) for listed, _ in _ARGUMENTS for word in listed]
+    words += [(" -", dash, True), (_ADDRESS[0], scheme, True), (_ADDRESS[1], at, True)]
+    return WordSearch(words, [alone, dash | argument, scheme | at], hides)
 
 
-def _may_have_argument(text: str) -> bool:
-    return (" -" in text or "nmcli" in text) and any(word in text for words, _ in _ARGUMENTS for word in words)
+def _spell(name: str) -> list[str]:
+    """Return the ways to write a name: with `_`, `-`, a blank or nothing between its parts."""
+    first, *others = name.split("_")
+    if len(others) > _MOST_BLANKS:
+        return [max(name.split("_"), key=len)]
+    spelled = [first]
+    for part in others:
+        spelled = [before + blank + part for before in spelled for blank in ("_", "-", " ", "")]
+    return spelled
 
 
 def _hide_arguments(text: str) -> str:
