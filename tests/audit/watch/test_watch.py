@@ -146,6 +146,20 @@ def test_alerts_are_bound_to_entries_sent_to_outlets_and_read_back_by_score(log,
         assert read_alerts(ledger, since=BASE + 10**16) == []
 
 
+def test_a_heartbeat_that_stops_is_an_alert_about_its_last_event(log, tmp_path):
+    path = tmp_path / "beats.jsonl"
+    rows = [{**event(k), "time": BASE + k * 20 * 10**9, "action": "host.beat", "subject": "web0"} for k in range(600)]
+    for k, row in enumerate(rows):
+        row["attributes"] = {"beat": "ok"} if k < 500 and k % 3 == 0 else {"query": "done"}
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    watch(log, jsonl(path))
+    with Ledger.open(log) as ledger:
+        (alert,) = [a for a in internal_events.read_alerts(ledger) if a["kind"] == "absence"]
+    assert alert["event"]["attributes"] == {"beat": "ok"}
+    assert alert["event"]["time"] == rows[498]["time"]
+    assert "came every 60 s and has not come for" in alert["reason"]
+
+
 def test_what_others_append_meanwhile_is_scored_and_their_labels_count(log):
     with Ledger.open(log) as ledger:
         watcher = Watcher(ledger, [Given(forever=True)], Settings(batch=64, wait_ms=5), encode=encode)

@@ -24,6 +24,8 @@ A session that has ended is judged as a whole:
     order        how unlikely are ten events in a row, each after the two before it?
     overall      how unlikely are all its events, on average?
 
+An event that came at even intervals and has stopped is an alert, too (`rhythm.py`).
+
 A new template that sounds like routine raises no alert by itself. One that sounds like trouble, or has another unusual
 part, does, even if others did shortly before. `calibration.py` turns the surprises into one score.
 
@@ -35,10 +37,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -48,6 +51,7 @@ from ridgeline.audit.anomaly import reasons
 from ridgeline.audit.anomaly.calibration import MEMORY, Scale, SessionScale, scale_score
 from ridgeline.audit.anomaly.history import History, ParsedEvent
 from ridgeline.audit.anomaly.neighbours import ROUTINE, TROUBLE
+from ridgeline.audit.anomaly.rhythm import Absence, Rhythms
 from ridgeline.audit.anomaly.sentences import describe_event, strip_masks
 from ridgeline.audit.anomaly.sessions import NAMES, OPEN, Session, Sessions
 from ridgeline.audit.anomaly.template import Miner, mask
@@ -70,7 +74,8 @@ BELOW, ABOVE = 0.95, 1.05  # rarity, in alert thresholds, of a new event that is
 REASON_SCORE = 0.25  # lowest score with a reason
 LABEL = 1.5  # rarity, in alert thresholds, that an event like a bad one gains
 REMEMBERED = 50_000  # entries that can be labelled
-FORMAT = 6
+RECENT = 15  # times of events, of which the middle one is the clock: a host with a wrong clock does not move it
+FORMAT = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +130,8 @@ class Detector:
         self._new: dict[int, tuple[str, str, NDArray[np.float32]]] = {}  # new templates that no event has used yet
         self._over: list[Session] = []  # windows that have ended and are not judged yet
         self._recent: OrderedDict[int, tuple[int, str]] = OrderedDict()  # entry → template, actor
+        self._rhythms = Rhythms()
+        self._times = deque[int](maxlen=RECENT)  # of the last events, ns
 
     @property
     def miner(self) -> Miner:
@@ -147,6 +154,16 @@ class Detector:
         """Judge the sessions and windows that have ended by `now` (ns; None: all), each at its last entry."""
         sessions, self._over = self._over + self._sessions.end_sessions(now), []
         return [self._judge_session(session, learn) for session in sessions]
+
+    def find_absent(self) -> list[Judgement]:
+        """Return an alert for each event that was expected by now, each at the last such entry."""
+        if len(self._times) < RECENT or self._events.sums.count < WARM:
+            return []
+        return [self._judge_absence(absence) for absence in self._rhythms.find_absent(int(median(self._times)))]
+
+    def restart(self, now: int) -> None:
+        """Say that nobody has watched until `now` (ns): what did not come meanwhile is not absent."""
+        self._rhythms.restart(now)
 
     @property
     def drifts(self) -> bool:
@@ -175,6 +192,8 @@ class Detector:
             "wholes": [self._session_scales[True].state(), self._session_scales[False].state()],
             "over": [session.state() for session in self._over],
             "recent": [[entry, *event] for entry, event in self._recent.items()],
+            "rhythms": self._rhythms.state(),
+            "times": list(self._times),
         }
         with publish_dir(folder) as tmp:
             (tmp / "detector.json").write_text(json.dumps(state), encoding="utf-8")
@@ -211,6 +230,8 @@ class Detector:
         }
         detector._over = [Session.restore(row) for row in state["over"]]
         detector._recent = OrderedDict((entry, (template, actor)) for entry, template, actor in state["recent"])
+        detector._rhythms = Rhythms.restore(state["rhythms"])
+        detector._times.extend(state["times"])
         return detector
 
     def _mine_templates(self, events: Sequence[Mapping[str, Any]], entries: Sequence[int]) -> list[ParsedEvent]:
@@ -262,6 +283,10 @@ class Detector:
             history.learn_event(parsed, session, alert)
             self._events.learn(raw, total)
         session.take(parsed.entry, parsed.time, template, total, reason)
+        if learn and parsed.time:
+            key = template, parsed.actor, name_pseudonym(str(event.get("subject") or ""))
+            self._rhythms.learn(key, parsed.time, parsed.entry)
+            self._times.append(parsed.time)
         self._recent[parsed.entry] = (template, parsed.actor)
         if len(self._recent) > REMEMBERED:
             self._recent.popitem(last=False)
@@ -278,6 +303,13 @@ class Detector:
             return min(rarity, BELOW * threshold)
         first = not known.seen and parts.get("template", 0.0) >= strong
         return max(rarity, ABOVE * threshold) if first else rarity
+
+    def _judge_absence(self, absence: Absence) -> Judgement:
+        excess = absence.silent_s / absence.limit_s  # from 1 on
+        score, template = excess / (1.0 + excess), int(absence.key[0])
+        reason = reasons.explain_absence(self._history, absence)
+        parts = {"absence": -math.log(self.alert_rate) * excess}
+        return Judgement(absence.entry, score, True, reason, parts, (absence.entry,), template)
 
     def _judge_session(self, session: Session, learn: bool) -> Judgement:
         history, scale = self._history, self._session_scales[session.named]

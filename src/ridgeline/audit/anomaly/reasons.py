@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from itertools import islice
 
 from ridgeline.audit.anomaly.history import History, ParsedEvent
+from ridgeline.audit.anomaly.rhythm import Absence
 from ridgeline.audit.anomaly.sessions import Session
 
 LONGEST = 120
@@ -71,6 +72,20 @@ def explain_session(history: History, session: Session, parts: Mapping[str, floa
     if session.why and "event" in parts:
         reasons.append(session.why)
     return f"{session.key.replace(chr(0), ' ').strip()}: {'; '.join(dict.fromkeys(reasons))}"
+
+
+def explain_absence(history: History, absence: Absence) -> str:
+    template, actor, subject = absence.key
+    names = " of ".join(str(word) for word in (subject, actor) if word)
+    what = f"{quote(find_text(history, template))} ({names})" if names else quote(find_text(history, template))
+    interval, silence = show_seconds(absence.interval_s), show_seconds(absence.silent_s)
+    return f"{what} came every {interval} and has not come for {silence}"
+
+
+def show_seconds(seconds: float) -> str:
+    if seconds < 300:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
 
 
 def find_text(history: History, template: int) -> str:

@@ -243,9 +243,13 @@ class Scorer:
                 elif event["action"] == internal_events.LABEL:
                     score()  # in log order: earlier events are scored without the label
                     _apply_label(detector, event)
+                elif event["action"] in (internal_events.START, internal_events.UP):
+                    score()
+                    detector.restart(int(event["time"]))  # nobody has watched, or not all of it
             score()
             # Use the times of the events, so that a replay gives the same result.
             ended = detector.end_sessions(max(int(piece.events[k]["time"]) for k in judgements)) if judgements else []
+            ended += detector.find_absent() if judgements else []
         with self._timed_stage("indexing"):
             templates = [judgements[k].template if k in judgements else -1 for k in range(len(piece.events))]
             meaning.add(piece.first, piece.events, templates)
@@ -262,8 +266,9 @@ class Scorer:
                 leaf = internal_events.leaf_hex(piece.leaves, k)
                 alerts.append(_make_alert(piece.first + k, leaf, fired, judgements[k]))
         alerts += [
-            _make_alert(judgement.entry, self._ledger.leaf(judgement.entry).hex(), [], judgement, "session")
+            _make_alert(judgement.entry, self._ledger.leaf(judgement.entry).hex(), [], judgement, kind)
             for judgement in sessions
+            for kind in ["absence" if "absence" in judgement.parts else "session"]
         ]
         events = [internal_events.make_scores_event(piece.first, scores, piece.leaves)]
         self._append_internal([*events, *map(_make_alert_event, alerts)])
@@ -340,7 +345,8 @@ def _make_alert(
 ) -> Alert:
     """Make an alert about an entry that rules match, or whose score is too high, or both.
 
-    `kind` is "event", or "session" for the session or minute that the event ended.
+    `kind` is "event"; "session" for the session or minute that the event ended; "absence" if it was the last of events
+    that came at even intervals.
     """
     scored = judgement is not None and judgement.alert
     reasons = [f"rule '{rule.name}' ({rule.severity})" for rule in rules]
