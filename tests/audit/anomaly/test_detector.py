@@ -451,3 +451,35 @@ def test_anomalous_sessions_raise_alerts_though_there_are_more_of_them_than_the_
         wrong += i >= 500 and not bad and judgement.alert
     assert found > 0.5 * broken
     assert wrong <= 20  # of 350
+
+
+@pytest.mark.parametrize("verdict", ["normal", "bad"])
+def test_the_label_of_a_session_counts_for_sessions_with_the_same_events(tmp_path, verdict):
+    def make_session(number, actions):
+        words = {"source": "t", "actor": "root", "subject": "job"}
+        at = BASE + number * 60 * SECOND
+        return [
+            {**words, "time": at + k * SECOND, "action": f"step.{a}", "attributes": {"job_id": f"j{number}"}}
+            for k, a in enumerate(actions)
+        ]
+
+    def judge(number, actions):
+        rows = make_session(number, actions)
+        return detector.score(rows, range(10 * number, 10 * number + len(rows))), detector.end_sessions()[-1]
+
+    usual, odd = ("read", "check", "write", "close"), ("read", "write", "write", "write", "close")
+    detector = Detector(lambda texts: np.eye(len(texts), 64, dtype=np.float32))
+    for number in range(600):
+        judge(number, usual)
+    _, session = judge(600, odd)
+    assert session.alert
+    detector.label(session.entry, verdict)
+    detector.save(tmp_path / "state")
+    detector = Detector.load(tmp_path / "state", lambda texts: np.eye(len(texts), 64, dtype=np.float32))
+    later_events, later = judge(601, odd)
+    assert later.alert == (verdict == "bad")
+    assert (later.score > session.score) == (verdict == "bad")
+    if verdict == "bad":
+        assert "the same events was labelled bad" in later.reason
+    assert not any("label" in judgement.parts for judgement in later_events)  # its last event is as usual as before
+    assert not judge(602, usual)[1].alert

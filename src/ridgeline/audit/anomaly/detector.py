@@ -53,12 +53,13 @@ from ridgeline.audit.anomaly.history import History, ParsedEvent
 from ridgeline.audit.anomaly.neighbours import ROUTINE, TROUBLE
 from ridgeline.audit.anomaly.rhythm import Absence, Rhythms
 from ridgeline.audit.anomaly.sentences import describe_event, strip_masks
-from ridgeline.audit.anomaly.sessions import NAMES, OPEN, Session, Sessions
+from ridgeline.audit.anomaly.sessions import NAMES, OPEN, Session, Sessions, find_step
 from ridgeline.audit.anomaly.template import Miner, mask
 from ridgeline.audit.ledger.personal import name_pseudonym
 from ridgeline.errors import InputError, StoreError
 from ridgeline.store import publish_dir, verify
 
+SessionKind = tuple[bool, tuple[tuple[int, int], ...]]  # whether it is named, and the steps of its counts
 Embed = Callable[[list[str]], NDArray[np.float32]]
 
 EVENT_PARTS = ("template", "new", "meaning", "tone", "actor", "subject", "time", "count", "order")
@@ -74,6 +75,7 @@ BELOW, ABOVE = 0.95, 1.05  # rarity, in alert thresholds, of a new event that is
 REASON_SCORE = 0.25  # lowest score with a reason
 LABEL = 1.5  # rarity, in alert thresholds, that an event like a bad one gains
 REMEMBERED = 50_000  # entries that can be labelled
+LABELLED = 1_024  # sessions with alerts that can be labelled, and kinds of sessions with a label
 RECENT = 15  # times of events, of which the middle one is the clock: a host with a wrong clock does not move it
 FORMAT = 7
 
@@ -130,6 +132,8 @@ class Detector:
         self._new: dict[int, tuple[str, str, NDArray[np.float32]]] = {}  # new templates that no event has used yet
         self._over: list[Session] = []  # windows that have ended and are not judged yet
         self._recent: OrderedDict[int, tuple[int, str]] = OrderedDict()  # entry → template, actor
+        self._alerts = OrderedDict[int, tuple[bool, dict[int, int]]]()  # last entry → a session that was an alert
+        self._session_labels = OrderedDict[SessionKind, bool]()  # kind → labelled bad
         self._rhythms = Rhythms()
         self._times = deque[int](maxlen=RECENT)  # of the last events, ns
 
@@ -171,9 +175,21 @@ class Detector:
         return any(scale.drifts for scale in self._session_scales.values())
 
     def label(self, entry: int, verdict: Literal["normal", "bad"]) -> None:
-        """Label an event: similar events score lower ("normal") or higher ("bad") from now on."""
+        """Label an event: similar events score lower ("normal") or higher ("bad") from now on.
+
+        The label of the last event of a session that was an alert counts for sessions with the same events.
+        """
         if verdict not in ("normal", "bad"):
             raise InputError(f"'{verdict}' is no verdict; give normal or bad.")
+        session = self._alerts.get(entry)
+        if session is not None:  # its alert was about all of it: its last event alone says nothing
+            named, counts = session
+            if verdict == "normal":
+                self._history.counts[named].learn(counts)
+            self._session_labels[_find_kind(named, counts)] = verdict == "bad"
+            if len(self._session_labels) > LABELLED:
+                self._session_labels.popitem(last=False)
+            return
         event = self._recent.get(entry)
         if event is None:
             raise InputError(f"entry {entry} is not among the last {REMEMBERED:,} events that were scored.")
@@ -192,6 +208,8 @@ class Detector:
             "wholes": [self._session_scales[True].state(), self._session_scales[False].state()],
             "over": [session.state() for session in self._over],
             "recent": [[entry, *event] for entry, event in self._recent.items()],
+            "alerts": [[entry, named, list(counts.items())] for entry, (named, counts) in self._alerts.items()],
+            "session_labels": [[named, kind, bad] for (named, kind), bad in self._session_labels.items()],
             "rhythms": self._rhythms.state(),
             "times": list(self._times),
         }
@@ -230,6 +248,9 @@ class Detector:
         }
         detector._over = [Session.restore(row) for row in state["over"]]
         detector._recent = OrderedDict((entry, (template, actor)) for entry, template, actor in state["recent"])
+        detector._alerts.update((e, (named, dict(map(tuple, counts)))) for e, named, counts in state["alerts"])
+        labels = state["session_labels"]
+        detector._session_labels.update(((named, tuple(map(tuple, kind))), bad) for named, kind, bad in labels)
         detector._rhythms = Rhythms.restore(state["rhythms"])
         detector._times.extend(state["times"])
         return detector
@@ -315,11 +336,27 @@ class Detector:
         history, scale = self._history, self._session_scales[session.named]
         raw = history.measure_session(session)
         total, parts = scale.weigh(raw)
-        score = scale_score(scale.rarity(total), scale.rate)
-        alert = scale.sums.count >= WARM and score >= 0.5
+        rarity, warm = scale.rarity(total), scale.sums.count >= WARM
+        label = (
+            self._session_labels.get(_find_kind(session.named, session.key_counts)) if self._session_labels else None
+        )
+        if label is not None:
+            gain = LABEL * -math.log(scale.rate)
+            rarity, warm = (rarity + gain, True) if label else (0.0, warm)
+            parts |= {"label": gain} if label else {}
+        score = scale_score(rarity, scale.rate)
+        alert = warm and score >= 0.5
         reason = reasons.explain_session(history, session, parts) if parts and score >= REASON_SCORE else ""
         if learn:
             unusual = score >= scale_score(-math.log(min(1.0, HOLD * scale.rate)), scale.rate)
             history.learn_session(session, unusual=unusual and not scale.drifts and not self.trust)
             scale.learn(raw, total, alert and not self.trust)
+        if alert:
+            self._alerts[session.entry] = session.named, dict(session.key_counts)
+            if len(self._alerts) > LABELLED:
+                self._alerts.popitem(last=False)
         return Judgement(session.entry, score, alert, reason, parts, (), session.last)
+
+
+def _find_kind(named: bool, counts: Mapping[int, int]) -> SessionKind:
+    return named, tuple(sorted((key, find_step(count)) for key, count in counts.items()))

@@ -69,6 +69,8 @@ def explain_session(history: History, session: Session, parts: Mapping[str, floa
             else:
                 after = quote(find_text(history, before)) if before >= 0 else "the beginning"
                 reasons.append(f"{quote(find_text(history, template))} seldom follows {after}")
+    if "label" in parts:
+        reasons.insert(0, "a session with the same events was labelled bad")
     if session.why and "event" in parts:
         reasons.append(session.why)
     return f"{session.key.replace(chr(0), ' ').strip()}: {'; '.join(dict.fromkeys(reasons))}"
