@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Trust = Annotated[
     list[str] | None,
-    typer.Option("--trust", metavar="VKEY,…", help="Public keys, or files that hold one each; may be repeated."),
+    typer.Option("--trust", metavar="VKEY,…", help="Public keys, or files with one per line; may be repeated."),
 ]
 
 
@@ -262,11 +262,11 @@ def verify_fleet(
 
 
 def _split_keys(words: list[str] | None) -> list[str]:
-    """Split lists of keys at their commas; read those that are files."""
-    keys = [key.strip() for word in words or () for key in word.split(",") if key.strip()]
-    return [
-        Path(key).read_text(encoding="utf-8", errors="replace").strip()
-        if "+" not in key and Path(key).is_file()
-        else key
-        for key in keys
-    ]
+    """Split lists of keys at their commas; read those that are files, which have a key per line."""
+    keys = list[str]()
+    for key in (key.strip() for word in words or () for key in word.split(",")):
+        if "+" not in key and key and Path(key).is_file():
+            keys += Path(key).read_text(encoding="utf-8", errors="replace").splitlines()
+        else:
+            keys.append(key)
+    return [key.strip() for key in keys if key.strip()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import shutil
 import socket
@@ -20,10 +21,11 @@ from tests.audit.fleet.collecting import (
     make_log,
     read_entries,
 )
+from tests.audit.threads import run_in_thread
 from typer.testing import CliRunner
 
 from ridgeline.audit import Ledger, new_signer
-from ridgeline.audit.fleet import Forwarder, examine_fleet, is_fleet, read_alerts_of_fleet
+from ridgeline.audit.fleet import Collector, Forwarder, examine_fleet, is_fleet, read_alerts_of_fleet
 from ridgeline.audit.fleet.copies import check_origin
 from ridgeline.audit.ledger.layout import write_key
 from ridgeline.audit.ledger.verify import examine
@@ -221,7 +223,7 @@ def test_a_silent_host_is_an_alert_until_it_is_back(tmp_path, fleet, host):
         wait_for(lambda: list_alerts(fleet) == [("silent", ORIGIN)])
         forward(tmp_path / "h", collector)
         with Ledger.open(fleet) as own:
-            assert "ridgeline.fleet.back" in {event["action"] for event in own.entries()}
+            wait_for(lambda: "ridgeline.fleet.back" in {event["action"] for event in own.entries()})
 
 
 def test_a_clock_that_jumps_and_events_of_the_future_are_told_once(tmp_path, fleet, host):
@@ -297,3 +299,58 @@ def test_the_commands_ask_for_what_is_missing(tmp_path, fleet, host):
     (tmp_path / "h.private/key").unlink()
     assert "proves with it" in fail("forward", tmp_path / "h", "--to", "x:1", "--collector", host)
     assert not fleet.exists()
+
+
+def test_a_collector_ends_though_a_journal_is_full_in_that_moment(fleet, host):
+    async def run():
+        collector, stop, listening = Collector(fleet, [host], "collector.test/fleet"), asyncio.Event(), asyncio.Event()
+        running = asyncio.create_task(collector.run("127.0.0.1", 0, lambda _: listening.set(), stop))
+        await listening.wait()
+        await asyncio.sleep(0.05)
+        stop.set()
+        collector._turn.set()
+        await asyncio.wait_for(running, 20)
+
+    run_in_thread(run())
+
+
+def test_all_hosts_of_a_network_that_is_down_are_silent_in_one_commit(fleet):
+    keys = [new_signer(f"host{k}.test/audit").verifier for k in range(300)]
+    with collecting(fleet, *keys, silent_after=0.2):
+        wait_for(lambda: len(list_alerts(fleet)) == 300)
+    assert {origin for _, origin in list_alerts(fleet)} == {key.name for key in keys}
+
+
+def test_hosts_wait_longer_between_frames_if_there_are_many(tmp_path, fleet, host, monkeypatch):
+    monkeypatch.setattr("ridgeline.audit.fleet.collector.FRAMES_PER_S", 0.5)
+    with collecting(fleet, host) as collector:
+        client = BareClient(collector, tmp_path / "h")
+        assert client.greeting["pause"] == 2.0
+        client.close()
+        forwarder = Forwarder(tmp_path / "h", "127.0.0.1", collector.port, collector.key)
+        forwarder.run(once=True)
+        forwarder.close()
+        assert forwarder._pause_s == 2.0
+
+
+def test_a_log_that_has_ended_gets_the_co_signature_that_its_last_frame_had_not(tmp_path, fleet, host, monkeypatch):
+    monkeypatch.setattr("ridgeline.audit.fleet.collector.COSIGN_S", 0.3)
+    monkeypatch.setattr("ridgeline.audit.fleet.forwarder.STORE_S", 0.1)
+    monkeypatch.setattr("ridgeline.audit.fleet.forwarder.POLL_S", 0.02)
+    log = tmp_path / "h"
+    with collecting(fleet, host) as collector:
+        forwarder = Forwarder(log, "127.0.0.1", collector.port, collector.key)
+        thread = threading.Thread(target=forwarder.run)
+        thread.start()
+        with Ledger.open(log, checkpoint_s=0.01) as ledger:
+            for k in range(5):
+                ledger.append(events(1000 + k, 1001 + k))
+                time.sleep(0.03)
+            size = ledger.size
+        try:
+            wait_for(lambda: examine(log, host, witnesses=[collector.key], require=1, full=False).ok)
+            wait_for(lambda: any(w.size == size for w in examine(log, host, witnesses=[collector.key]).witnesses))
+        finally:
+            forwarder.stop()
+            thread.join(TIMEOUT_S)
+            forwarder.close()

@@ -193,4 +193,4 @@ def _commit(copies: Copies, batches: list[tuple[int, int]], expected: list[list[
             at = end
     copies.commit([batch for batch, _, _ in ready])
     for batch, growth, seen in ready:
-        batch.copy.apply(growth, seen, copies.cosign(seen))
+        batch.copy.apply(growth, seen)

@@ -49,30 +49,50 @@ class FleetAlerts:
 
     def send(self, kind: str, origin: str, reason: str, evidence: Mapping[str, str] | None = None) -> None:
         """Record an alert; it is signed when this returns, unless the same one was recorded a moment ago."""
+        self.send_all(kind, [(origin, reason)], evidence)
+
+    def send_all(self, kind: str, hosts: Sequence[tuple[str, str]], evidence: Mapping[str, str] | None = None) -> None:
+        """Record the same kind of alert about several (origin, reason), in one commit."""
+        events = []
+        for origin, reason in hosts:
+            left_out = self._count_left_out(kind, origin)
+            if left_out is None:
+                continue
+            words: dict[str, Any] = {"severity": SEVERITY[kind], "reason": reason, **(evidence or {})}
+            if left_out:
+                words["repeated"] = left_out
+            events.append(_make_event(f"{SOURCE}.{kind}", origin, words))
+        if not events:
+            return
+        first = self._ledger.append(events).first
+        self._ledger.checkpoint()  # readers see what is signed
+        for index, event in enumerate(events, first):
+            reason = event["attributes"]["reason"]
+            alert = {"entry": index, "severity": SEVERITY[kind], "score": None, "fired": [kind], "reason": reason}
+            for outlet in self._outlets:
+                outlet({**alert, "origin": event["subject"], "event": event})
+
+    def _count_left_out(self, kind: str, origin: str) -> int | None:
+        """Return how many same alerts were left out since the last one; None if this one is left out, too."""
         with self._mutex:
             now = time.monotonic()
             same = kind, origin if kind != "stranger" else ""  # strangers may have any number of names
             at, left_out = self._recent.get(same, (float("-inf"), 0))
             if now - at < _QUIET_S:
                 self._recent[same] = at, left_out + 1
-                return
+                return None
             self._recent[same] = now, 0
             self.count += 1
-        words: dict[str, Any] = {"severity": SEVERITY[kind], "reason": reason, **(evidence or {})}
-        if left_out:
-            words["repeated"] = left_out
-        index, event = self.record(f"{SOURCE}.{kind}", origin, words)
-        alert = {"entry": index, "severity": SEVERITY[kind], "score": None, "fired": [kind], "reason": reason}
-        for outlet in self._outlets:
-            outlet({**alert, "origin": origin, "event": event})
+            return left_out
 
-    def record(self, action: str, subject: str | None, attributes: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
-        """Record an event; return its index and itself."""
-        event = {"time": time.time_ns(), "source": SOURCE, "action": action, "attributes": dict(attributes)}
-        event |= {"subject": subject} if subject is not None else {}
-        receipts = self._ledger.append([event])
-        self._ledger.checkpoint()  # readers see what is signed
-        return receipts.first, event
+    def record(self, action: str, subject: str | None, attributes: Mapping[str, Any]) -> None:
+        """Record an event; the ledger signs it within a second."""
+        self._ledger.append([_make_event(action, subject, attributes)])
+
+
+def _make_event(action: str, subject: str | None, attributes: Mapping[str, Any]) -> dict[str, Any]:
+    event = {"time": time.time_ns(), "source": SOURCE, "action": action, "attributes": dict(attributes)}
+    return event | ({"subject": subject} if subject is not None else {})
 
 
 def read_silent(ledger: Ledger) -> set[str]:

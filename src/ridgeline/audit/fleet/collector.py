@@ -9,8 +9,9 @@ A forwarder proves its log's key (`channel.py`) and learns how many entries the 
     time                 the clock of the host
 
 Nothing is stored before both proofs hold: the collector computes the root from its own entries and the new ones. The
-answer to a frame comes when the entries are on the disk. It has the new size and, if the checkpoint is complete, the
-collector's co-signature, which the forwarder keeps with its log. Whatever does not fit is refused and an alert.
+answer to a frame comes when the entries are on the disk. It has the new size, a pause that grows with the number of
+hosts, and now and then, if the checkpoint is complete, the collector's co-signature, which the forwarder keeps with its
+log. Whatever does not fit is refused and an alert.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ WRITE_S = 2.0  # committed entries are in the files of their copy after this tim
 SYNC_S = 30.0  # and all files are brought to the disk after this one
 GREETING_S = 10.0  # for TLS and the proof of the key
 IDLE_S = 300.0  # a connection without a frame is closed
+FRAMES_PER_S = 250  # of all hosts together: each is told how long to wait after a frame
+COSIGN_S = 10.0  # between two co-signatures in the answers to one host, which keeps no more of them
 CLOCK_S = 60.0  # jumps of a host's clock below this are no alert
 FUTURE_S = 600.0  # an event may be this far ahead of the collector's clock
 _MOST_GREETINGS = 1024  # connections that have not proved a key yet, if there are descriptors for them
@@ -71,6 +74,7 @@ class Host:
     last_contact: float  # monotonic
     silent: bool = False
     offset_s: float = 0.0  # its clock − the collector's, at its last report
+    cosigned: float = float("-inf")  # when an answer last had a co-signature (monotonic)
     future: bool = False  # its events have times in the future, and an alert says so
     session: asyncio.Task[None] | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # held by its session
@@ -196,7 +200,8 @@ class Collector:
                 await self._hear(host)
                 copy = host.copy
                 seen = str(copy.seen) if copy.seen.note is not None else None
-                await send({"size": copy.size, "seen": seen, "silent_after": self._silent_after})
+                greeting = {"size": copy.size, "seen": seen, "silent_after": self._silent_after}
+                await send({**greeting, "pause": self._find_pause()})
                 while True:
                     async with asyncio.timeout(IDLE_S):
                         header, payload = await channel.read_frame(reader)
@@ -248,10 +253,19 @@ class Collector:
             await self._take_entries(host, header, payload, seen, count)
         if header.get("finish"):
             await asyncio.to_thread(self._copies.write, copy)
-        answer: Header = {"size": copy.size}
-        if copy.cosigned is not None and copy.complete and copy.seen.text() == seen.text():
+        answer: Header = {"size": copy.size, "pause": self._find_pause()}
+        if not copy.complete or copy.seen.text() != seen.text():
+            return answer
+        now = time.monotonic()
+        if copy.cosigned is None and now - host.cosigned >= COSIGN_S:
+            copy.cosigned, host.cosigned = self._copies.cosign(copy.seen), now
+        if copy.cosigned is not None:
             answer["cosigned"] = str(copy.cosigned)
         return answer
+
+    def _find_pause(self) -> float:
+        """Return the seconds between two frames of a host, so that all together stay below FRAMES_PER_S."""
+        return round(len(self._sessions) / FRAMES_PER_S, 3)
 
     async def _take_entries(self, host: Host, header: Header, payload: bytes, seen: Checkpoint, count: int) -> None:
         copy, first = host.copy, _number(header, "first")
@@ -287,10 +301,7 @@ class Collector:
         if blobs:
             await asyncio.to_thread(self._copies.store_blobs, copy, blobs)
         note = str(seen) if seen.text() != copy.seen.text() else None
-        cosigned = self._copies.cosign(seen) if growth.edge.size == seen.size else None
-        await self._commit(
-            ReceivedBatch(copy, first, entries, hashes, note), lambda: copy.apply(growth, seen, cosigned)
-        )
+        await self._commit(ReceivedBatch(copy, first, entries, hashes, note), lambda: copy.apply(growth, seen))
         self.taken += count
 
     async def _check_checkpoint(self, copy: Copy, header: Header) -> Checkpoint:
@@ -357,7 +368,7 @@ class Collector:
 
     async def _write_all(self) -> None:
         while True:
-            await asyncio.sleep(WRITE_S)
+            await asyncio.sleep(max(WRITE_S, self._find_pause()))
             with suppress(RidgelineError):  # a full disk: the journal has everything, and the next round tries again
                 await asyncio.to_thread(self._write_dirty)
 
@@ -367,8 +378,11 @@ class Collector:
 
     async def _sync_all(self) -> None:
         while True:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._turn.wait(), SYNC_S)
+            with suppress(
+                TimeoutError
+            ):  # `wait_for` would miss a cancellation in the moment in which a journal is full
+                async with asyncio.timeout(SYNC_S):
+                    await self._turn.wait()
             self._turn.clear()
             with suppress(RidgelineError):
                 async with self._syncing:
@@ -381,13 +395,14 @@ class Collector:
     async def _watch_silence(self) -> None:
         while True:
             await asyncio.sleep(min(1.0, self._silent_after / 4) if self._silent_after else 3600.0)
-            now = time.monotonic()
+            now, silent = time.monotonic(), list[tuple[str, str]]()
             for origin, host in self._hosts.items():
                 if self._silent_after and not host.silent and now - host.last_contact > self._silent_after:
                     host.silent = True
-                    reason = f"it has been silent for {now - host.last_contact:.0f} s."
-                    with suppress(RidgelineError):
-                        await asyncio.to_thread(self._alerts.send, "silent", origin, reason)
+                    silent.append((origin, f"it has been silent for {now - host.last_contact:.0f} s."))
+            if silent:  # perhaps all of them: a network is down
+                with suppress(RidgelineError):
+                    await asyncio.to_thread(self._alerts.send_all, "silent", silent)
 
     async def _hear(self, host: Host) -> None:
         seconds, host.last_contact = time.monotonic() - host.last_contact, time.monotonic()

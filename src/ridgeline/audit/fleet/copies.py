@@ -49,8 +49,9 @@ from ridgeline.errors import InputError, StoreError, Unverified
 from ridgeline.native import bundle_hashes
 from ridgeline.store import explain_errors, publish, sync_filesystem, sync_folder
 
-TURN = 16 << 20  # bytes in a journal before the other one is used and the copies are synced
-MOST = 64 << 20  # bytes in a journal before commits wait
+# Each sync flushes a few files per host, and commits wait for the disk meanwhile: so it must be seldom with many hosts.
+TURN = 64 << 20  # bytes in a journal before the other one is used and the copies are synced
+MOST = 192 << 20  # bytes in a journal before commits wait
 _RESERVED = frozenset(("checkpoint", "tile", "blob", "witness"))  # of the own ledger
 _LONGEST = 200  # bytes of the name of a folder
 _STORED_MARK = b',"stored":{"bytes":'
@@ -140,10 +141,10 @@ class Copy:
     def complete(self) -> bool:
         return self.edge.size == self.seen.size
 
-    def apply(self, growth: Growth, seen: Checkpoint, cosigned: Note | None) -> None:
-        """Take over what was committed."""
+    def apply(self, growth: Growth, seen: Checkpoint) -> None:
+        """Take over what was committed; it is co-signed when its files are written."""
         with self.state:
-            self.edge, self.seen, self.cosigned, self.dirty = growth.edge, seen, cosigned, True
+            self.edge, self.seen, self.cosigned, self.dirty = growth.edge, seen, None, True
             self.full.update(growth.full)
 
 
@@ -260,7 +261,10 @@ class Copies:
             with copy.state:
                 if not copy.dirty:
                     return
-                edge, seen, cosigned = copy.edge, copy.seen, copy.cosigned
+                edge, seen = copy.edge, copy.seen
+                if copy.cosigned is None and copy.complete:
+                    copy.cosigned = self.cosign(seen)
+                cosigned = copy.cosigned
                 full, copy.full, copy.dirty = copy.full, {}, False
             try:
                 if copy.store is None:
@@ -352,8 +356,7 @@ class Copies:
             leaves = bundle_hashes(part) if hashes is None else base64.b64decode(hashes)
             growth = extend_edge(copy.edge, part, leaves)
             seen = read_checkpoint(note.encode(), copy.key, str(journal.path)) if note is not None else copy.seen
-            cosigned = self.cosign(seen) if growth.edge.size == seen.size else None
-            copy.apply(growth, seen, cosigned)
+            copy.apply(growth, seen)
 
 
 def _merge_keys(paths: FleetPaths, trusted: Sequence[Verifier]) -> dict[str, Verifier]:

@@ -46,6 +46,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 15.0
 _SHORT_LOG_TIMEOUT_S = (
     5.0  # for a log that is shorter than what was sent: its writer may be restoring it after a power cut
 )
+_LONGEST_FRAME_PAUSE_S = 60.0
 _LARGEST_BLOB = 80 << 20
 
 
@@ -91,6 +92,8 @@ class Forwarder:
         self._stored = float("-inf")  # when the last co-signature was stored
         self._cosigned: Checkpoint | None = None
         self._ping_s = PING_S
+        self._pause_s = 0.0  # what the collector asks for between two frames
+        self._unsigned = False  # the collector has all entries, and its co-signature is missing
         self.sent = 0  # entries since the start
         self.size = 0  # entries that the collector has
 
@@ -159,14 +162,14 @@ class Forwarder:
         self._send_checkpoint(connection, target, once)
         last = time.monotonic()
         while not once and not self._stop.is_set():
-            self._stop.wait(min(POLL_S, self._ping_s))
+            self._stop.wait(min(max(POLL_S, self._pause_s), self._ping_s))
             now = self._ledger.checkpoint()
             if now.size > target.size:
                 target = now
                 self._send_checkpoint(connection, target, once)
                 last = time.monotonic()
-            elif time.monotonic() - last >= self._ping_s:
-                self._exchange(connection, {"time": time.time_ns()})
+            elif time.monotonic() - last >= (min(STORE_S, self._ping_s) if self._unsigned else self._ping_s):
+                self._note_cosigned(self._exchange(connection, {"time": time.time_ns()}), target)
                 last = time.monotonic()
             self._keep()
 
@@ -219,6 +222,9 @@ class Forwarder:
             raise Unverified(str(answer["refused"])[:50], f"the collector at {self._name} refuses this log: {reason}")
         if "retry" in answer:
             raise TryAgain(f"the collector cannot store entries now: {str(answer['retry'])[:300].rstrip('.')}")
+        pause = answer.get("pause")
+        if isinstance(pause, int | float) and pause >= 0:
+            self._pause_s = min(pause, _LONGEST_FRAME_PAUSE_S)
         return answer
 
     def _read_chunk(self, first: int, end: int) -> Chunk:
@@ -263,6 +269,7 @@ class Forwarder:
     def _note_cosigned(self, answer: Header, target: Checkpoint) -> None:
         """Take the co-signature of an answer, if it is one of the collector on this checkpoint."""
         given = answer.get("cosigned")
+        self._unsigned = given is None
         if given is None or self._collector.kind != COSIGNATURE:
             return
         note = parse_note(str(given).encode(), "the co-signed checkpoint")

@@ -24,19 +24,22 @@ import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 from ridgeline.audit.ledger.merkle import EMPTY, HASH
 from ridgeline.errors import InputError, MissingExtra, Unverified
 
 if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 ED25519, COSIGNATURE = 0x01, 0x04
 _DASH = "— "
 MOST_SIGNATURES = 100
 LARGEST_NOTE = 1 << 20  # bytes
 _PRIVATE = "PRIVATE+KEY+"
+_CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f]")
+_NOT_IN_NAMES = re.compile(r"[\s+\x00-\x1f\x7f]")
 _SIZE = re.compile(r"0|[1-9][0-9]{0,18}")
 __all__ = ["EMPTY", "HASH", "Checkpoint", "parse_checkpoint", "read_checkpoint", "sign_checkpoint"]
 
@@ -72,7 +75,7 @@ class Verifier:
     kind: int
     public: bytes
 
-    @property
+    @cached_property
     def key_id(self) -> bytes:
         return hashlib.sha256(self.name.encode() + b"\n" + bytes([self.kind]) + self.public).digest()[:4]
 
@@ -101,11 +104,10 @@ class Verifier:
             return False
         try:
             from cryptography.exceptions import InvalidSignature
-            from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
         except ImportError:
             raise MissingExtra("Ed25519", "ledger") from None
         try:
-            Ed25519PublicKey.from_public_bytes(self.public).verify(body, message)
+            _load_public_key(self.public).verify(body, message)
         except InvalidSignature:
             return False
         return True
@@ -196,7 +198,7 @@ def parse_note(data: bytes, what: str) -> Note:
         content = data.decode()
     except UnicodeDecodeError:
         raise wrong("it is not UTF-8") from None
-    if any(c < " " and c != "\n" for c in content):
+    if _CONTROL.search(content):
         raise wrong("it holds control characters")
     if not content.endswith("\n"):
         raise wrong("it does not end with a newline")
@@ -256,7 +258,7 @@ def decode_hash(text: str) -> bytes | None:
 
 
 def _is_name(name: str) -> bool:
-    return bool(name) and "+" not in name and not any(c.isspace() or c < " " or c == "\x7f" for c in name)
+    return bool(name) and _NOT_IN_NAMES.search(name) is None
 
 
 def decode_base64(text: str) -> bytes | None:
@@ -266,6 +268,13 @@ def decode_base64(text: str) -> bytes | None:
     except (binascii.Error, ValueError):
         return None
     return raw if base64.b64encode(raw).decode() == text else None  # unused bits must be zero
+
+
+@lru_cache(4096)
+def _load_public_key(public: bytes) -> Ed25519PublicKey:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    return Ed25519PublicKey.from_public_bytes(public)
 
 
 def _load_private_key(seed: bytes) -> Ed25519PrivateKey:
