@@ -667,6 +667,7 @@ def rgb_to_planes(source: Annotated[NDArray[numpy.uint8], dict(shape=(None,), or
     """
     Write pixels of 3 or 4 bytes, red or blue first, as planes y, u, v of a video: BT.601, 4:2:0, video's range.
     """
+
 def parse_otlp_logs(body: bytes, most: int) -> list:
     """
     An ExportLogsServiceRequest (protobuf) as a list of (attributes of the resource, name of the scope, records). A record is (time, observed time, severity number, severity text, body, attributes, dropped attributes, trace id, span id, event name). Stops after more than `most` records. ValueError says what is wrong.
