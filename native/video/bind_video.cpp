@@ -1,4 +1,4 @@
-// Python names of video/: squeeze_plane and rgb_to_planes.
+// Python names of video/: squeeze_plane, rgb_to_planes and split_channels.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
@@ -26,6 +26,15 @@ template <class B> auto check_plane(const B &bytes, std::int64_t stride, std::in
   if (stride < row || row < 0 || rows < 0 || (rows > 0 && (rows - 1) * stride + row > std::int64_t(bytes.size())))
     throw std::invalid_argument("a plane is smaller than its picture");
   return bytes.data();
+}
+
+template <class T> using Channels = nb::ndarray<T, nb::shape<3, -1, -1>, nb::c_contig, nb::device::cpu>;
+
+template <class T, class Loop> void split(const Bytes &source, std::int64_t stride, const Channels<T> &out, Loop loop) {
+  const std::int64_t height = std::int64_t(out.shape(1)), width = std::int64_t(out.shape(2));
+  const Plane from{check_plane(source, stride, width * 3, height), stride};
+  nb::gil_scoped_release release;
+  loop(from, width, height, out.data());
 }
 
 void check_fold(int fold) {
@@ -64,6 +73,13 @@ void bind_video(nb::module_ &m) {
   }, "source"_a.noconvert(), "stride"_a, "bytes"_a, "red_first"_a, "y"_a.noconvert(), "y_stride"_a, "u"_a.noconvert(), "u_stride"_a,
     "v"_a.noconvert(), "v_stride"_a, "width"_a, "height"_a, "isa"_a = "",
     "Write pixels of 3 or 4 bytes, red or blue first, as planes y, u, v of a video: BT.601, 4:2:0, video's range.");
+  m.def("split_channels", [](Bytes source, std::int64_t stride, Channels<std::uint8_t> out, const std::string &isa) {
+    split(source, stride, out, plane_loops(parse_isa(isa)).split_bytes);
+  }, "source"_a.noconvert(), "stride"_a, "out"_a.noconvert(), "isa"_a = "",
+    "Write the channels of rgb24 pixels to out [3, height, width]; uint8 as they are, float32 times 1 / 255.");
+  m.def("split_channels", [](Bytes source, std::int64_t stride, Channels<float> out, const std::string &isa) {
+    split(source, stride, out, plane_loops(parse_isa(isa)).split_floats);
+  }, "source"_a.noconvert(), "stride"_a, "out"_a.noconvert(), "isa"_a = "");
 }
 
 } // namespace ridgeline

@@ -92,10 +92,29 @@ void from_rgb(Plane source, std::int64_t width, std::int64_t height, int bytes, 
   }
 }
 
+void split_bytes(Plane source, std::int64_t width, std::int64_t height, u8 *out) {
+  const std::int64_t size = width * height;
+  for (std::int64_t row = 0; row < height; ++row, out += width)
+    split_row<3>(source.data + row * source.stride, width, out, out + size, out + 2 * size);
+}
+
+void split_floats(Plane source, std::int64_t width, std::int64_t height, float *out) {
+  const std::int64_t size = width * height;
+  std::vector<u8> rows(std::size_t(3 * width));
+  for (std::int64_t row = 0; row < height; ++row, out += width) {
+    split_row<3>(source.data + row * source.stride, width, rows.data(), rows.data() + width, rows.data() + 2 * width);
+    for (int k = 0; k < 3; ++k) {
+      const u8 *__restrict from = rows.data() + k * width;
+      float *__restrict to = out + k * size;
+      for (std::int64_t x = 0; x < width; ++x) to[x] = float(from[x]) * (1.0f / 255);
+    }
+  }
+}
+
 } // namespace
 
 extern const PlaneLoops compiled_plane_loops;
-const PlaneLoops compiled_plane_loops{squeeze, from_rgb};
+const PlaneLoops compiled_plane_loops{squeeze, from_rgb, split_bytes, split_floats};
 
 } // namespace RIDGELINE_ISA
 } // namespace ridgeline

@@ -28,6 +28,9 @@ struct PlaneLoops {
   // Pixels of 3 or 4 bytes, red first or blue first; width and height are even.
   void (*from_rgb)(Plane source, std::int64_t width, std::int64_t height, int bytes, bool red_first, OutPlane y, OutPlane u,
                    OutPlane v);
+  // out [3, height, width]: the channels of rgb24 pixels, as they are or times 1 / 255.
+  void (*split_bytes)(Plane source, std::int64_t width, std::int64_t height, std::uint8_t *out);
+  void (*split_floats)(Plane source, std::int64_t width, std::int64_t height, float *out);
 };
 
 PlaneLoops plane_loops(Isa isa);

@@ -3,7 +3,7 @@ The CPU's hot loops, chosen for this CPU's instruction set at run time.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Annotated
+from typing import Annotated, overload
 
 import numpy
 from numpy.typing import NDArray
@@ -667,6 +667,15 @@ def rgb_to_planes(source: Annotated[NDArray[numpy.uint8], dict(shape=(None,), or
     """
     Write pixels of 3 or 4 bytes, red or blue first, as planes y, u, v of a video: BT.601, 4:2:0, video's range.
     """
+
+@overload
+def split_channels(source: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], stride: int, out: Annotated[NDArray[numpy.uint8], dict(shape=(3, None, None), order='C', device='cpu')], isa: str = '') -> None:
+    """
+    Write the channels of rgb24 pixels to out [3, height, width]; uint8 as they are, float32 times 1 / 255.
+    """
+
+@overload
+def split_channels(source: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], stride: int, out: Annotated[NDArray[numpy.float32], dict(shape=(3, None, None), order='C', device='cpu')], isa: str = '') -> None: ...
 
 def parse_otlp_logs(body: bytes, most: int) -> list:
     """

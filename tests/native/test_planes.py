@@ -78,6 +78,23 @@ def test_pixels_become_the_planes_of_bt_601(half, rows, size, red_first, padding
         assert (written[:, shape[1] :] == 77).all()
 
 
+@settings(max_examples=40, deadline=None)
+@given(
+    width=st.sampled_from([1, 31, 32, 33, 224]),
+    height=st.integers(1, 4),
+    padding=st.sampled_from([0, 7]),
+    dtype=st.sampled_from([np.uint8, np.float32]),
+    isa=st.sampled_from(ISAS),
+)
+def test_channels_of_pixels_lie_one_after_the_other(width, height, padding, dtype, isa):
+    pixels = np.random.default_rng(width).integers(0, 256, (height, width, 3), np.uint8)
+    source, stride = pad_rows(pixels.reshape(height, -1), padding)
+    out = np.empty((3, height, width), dtype)
+    native.split_channels(source, stride, out, isa)
+    channels = pixels.transpose(2, 0, 1)
+    np.testing.assert_array_equal(out, channels if dtype == np.uint8 else channels * np.float32(1 / 255))
+
+
 def test_a_plane_that_is_too_small_is_an_error():
     plane = np.zeros(64, np.uint8)
     with pytest.raises(ValueError, match="smaller than its picture"):
@@ -86,5 +103,7 @@ def test_a_plane_that_is_too_small_is_an_error():
         native.squeeze_plane(plane, 7, 1, 1, False, plane.copy(), 8, 8, 8)
     with pytest.raises(ValueError, match="smaller than its picture"):
         native.rgb_to_planes(plane, 12, 3, True, plane, 4, plane[:1], 2, plane, 2, 4, 4)
+    with pytest.raises(ValueError, match="smaller than its picture"):
+        native.split_channels(plane, 24, np.empty((3, 3, 8), np.uint8))
     with pytest.raises(ValueError, match="must be even"):
         native.rgb_to_planes(plane, 9, 3, True, plane, 4, plane, 2, plane, 2, 3, 2)

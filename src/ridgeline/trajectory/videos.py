@@ -459,7 +459,11 @@ def find_matrix(frame: Any) -> int:
 
 def to_rgb(frame: Any, reformatter: Any) -> Array:
     """Return the pixels [H, W, 3] of a frame, uint8."""
-    rgb = reformatter.reformat(
+    return view_rgb(_to_rgb_frame(frame, reformatter))
+
+
+def _to_rgb_frame(frame: Any, reformatter: Any) -> Any:
+    return reformatter.reformat(
         frame,
         format="rgb24",
         src_color_range=find_range(frame),
@@ -467,7 +471,6 @@ def to_rgb(frame: Any, reformatter: Any) -> Array:
         dst_color_range=FULL_RANGE,
         threads=1,
     )
-    return view_rgb(rgb)
 
 
 def view_rgb(frame: Any) -> Array:
@@ -505,13 +508,10 @@ class VideoReader:
         """Return frames [N, C, H, W] by their numbers, which may repeat."""
         out: Array = np.empty(0)
         for at in np.argsort(numbers, kind="stable").tolist():
-            pixels = to_rgb(self._decode(numbers[at]), self._convert).transpose(2, 0, 1)
+            rgb = _to_rgb_frame(self._decode(numbers[at]), self._convert)
             if not out.size:
-                out = np.empty((len(numbers), *pixels.shape), np.dtype(images))
-            if images == "float32":
-                np.multiply(pixels, np.float32(1 / 255), out=out[at], dtype=np.float32)
-            else:
-                out[at] = pixels
+                out = np.empty((len(numbers), 3, rgb.height, rgb.width), np.dtype(images))
+            native.split_channels(_view(rgb.planes[0]), rgb.planes[0].line_size, out[at])
         return out
 
     def iterate(self, first: int, count: int) -> Iterator[Any]:
