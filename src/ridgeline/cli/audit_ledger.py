@@ -288,13 +288,30 @@ def prune(
     before: Annotated[str, typer.Option("--older-than", metavar="TIME", help="Age or time: 90d, 24h, 2026-01-01, ns.")],
     by: Annotated[str | None, typer.Option(metavar="NAME", help="Your name for the log (default: user@host).")] = None,
     reason: Annotated[str, typer.Option(metavar="TEXT", help="The reason; the log keeps it.")] = "",
+    origin: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Of a collector's folder: only this log; may be repeated.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Remove the payloads of old entries, in bundles of 256; hashes stay, and an event records actor and time."""
+    """Remove the payloads of old entries, in bundles of 256; hashes stay, and an event records actor and time.
+
+    Of a collector's folder: those of the copies; the logs of the hosts are not touched.
+    """
     from ridgeline.audit import Ledger
+    from ridgeline.audit.fleet import is_fleet, prune_copies
     from ridgeline.audit.ledger import parse_moment
 
     pruner = by or f"{getpass.getuser()}@{socket.gethostname()}"
+    if is_fleet(log):
+        pruned = prune_copies(log, parse_moment(before), by=pruner, reason=reason, origins=origin)
+        if as_json:
+            print_json({"fleet": str(log), "pruned": pruned, "by": pruner})
+            return
+        for name, number in pruned.items():
+            print_line(f"{name}: {number:,} payloads pruned." if number else f"{name}: no complete bundle is that old.")
+        return
+    if origin:
+        raise InputError("--origin chooses logs of a collector's folder; leave it out.")
     with Ledger.open(log) as ledger:
         count = ledger.prune(parse_moment(before), by=pruner, reason=reason)
         size = ledger.size

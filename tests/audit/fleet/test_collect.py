@@ -25,8 +25,9 @@ from tests.audit.threads import run_in_thread
 from typer.testing import CliRunner
 
 from ridgeline.audit import Ledger, new_signer
-from ridgeline.audit.fleet import Collector, Forwarder, examine_fleet, is_fleet, read_alerts_of_fleet
+from ridgeline.audit.fleet import Collector, Forwarder, examine_fleet, is_fleet, prune_copies, read_alerts_of_fleet
 from ridgeline.audit.fleet.copies import check_origin
+from ridgeline.audit.ledger import move_payloads
 from ridgeline.audit.ledger.layout import write_key
 from ridgeline.audit.ledger.verify import examine
 from ridgeline.cli.audit import audit
@@ -354,3 +355,43 @@ def test_a_log_that_has_ended_gets_the_co_signature_that_its_last_frame_had_not(
             forwarder.stop()
             thread.join(TIMEOUT_S)
             forwarder.close()
+
+
+@pytest.mark.parametrize("tiered", [False, True])
+def test_copies_are_pruned_by_origin_and_still_verify(tmp_path, fleet, host, tiered):
+    other = make_log(tmp_path / "o", "other.test/audit", 700)
+    with collecting(fleet, host, other) as collector:
+        forward(tmp_path / "h", collector)
+        forward(tmp_path / "o", collector)
+        copy, rest = fleet / "host1.test+audit", fleet / "other.test+audit"
+        if tiered:
+            move_payloads(copy, tmp_path / "tier", 1 << 62, verifier=host)
+        answer = CliRunner().invoke(
+            audit, ["prune", str(fleet), "--older-than", "1h", "--origin", ORIGIN, "--by", "ann", "--reason", "old"]
+        )
+        assert (answer.exit_code, "512 payloads pruned" in answer.stdout) == (0, True)
+        assert prune_copies(fleet, 1 << 62, by="ann", origins=[ORIGIN]) == {ORIGIN: 0}
+        with Ledger.open(tmp_path / "h") as ledger:  # a collector that runs goes on
+            ledger.append(events(700, 1000))
+        forward(tmp_path / "h", collector)
+    assert not any((tmp_path / "tier").rglob("00?"))
+    assert is_good(fleet)
+    assert len(read_entries(rest, other)) == 700
+    with Ledger.open(copy, verifier=host) as ledger:
+        assert len(list(ledger.raw_entries(512))) == 488
+    with Ledger.open(fleet) as own:
+        (event,) = [e for e in own.entries() if e["action"] == "ridgeline.fleet.prune"]
+    assert (event["actor"], event["subject"], event["attributes"]["to"]) == ("ann", ORIGIN, 512)
+    (copy / "tile/entries/002").unlink()  # not recorded: a finding
+    assert not is_good(fleet)
+
+
+def test_what_cannot_be_pruned_is_said(tmp_path, fleet, host):
+    with collecting(fleet, host) as collector:
+        forward(tmp_path / "h", collector)
+    with pytest.raises(InputError, match="has no log of 'x'"):
+        prune_copies(fleet, 1 << 62, by="ann", origins=["x"])
+    with pytest.raises(InputError, match="name of the person"):
+        prune_copies(fleet, 1 << 62, by="")
+    assert prune_copies(fleet, 0, by="ann") == {ORIGIN: 0}
+    assert CliRunner().invoke(audit, ["prune", str(tmp_path / "h"), "--older-than", "1h", "--origin", "x"]).exit_code

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ridgeline.audit.fleet.queries import list_copies as list_copies
     from ridgeline.audit.fleet.queries import read_alerts_of_fleet as read_alerts_of_fleet
     from ridgeline.audit.fleet.queries import search_fleet as search_fleet
+    from ridgeline.audit.fleet.retention import prune_copies as prune_copies
     from ridgeline.audit.fleet.witness_http import ask_witness as ask_witness
     from ridgeline.audit.fleet.witness_http import make_witness_app as make_witness_app
     from ridgeline.audit.fleet.witness_http import read_trusted as read_trusted
@@ -28,6 +29,7 @@ __getattr__, __dir__, __all__ = attach(
         "copies": ["is_fleet"],
         "forwarder": ["Forwarder"],
         "queries": ["examine_fleet", "list_copies", "read_alerts_of_fleet", "search_fleet"],
+        "retention": ["prune_copies"],
         "witness_http": ["ask_witness", "make_witness_app", "read_trusted"],
     },
 )

@@ -20,11 +20,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ridgeline.audit.ledger.ledger import Ledger
+from ridgeline.audit.ledger.retention import PrunedRange
 from ridgeline.audit.watch.internal_events import LABEL, read_internal_events
 from ridgeline.audit.watch.rules import SEVERITIES
 
 SOURCE = "ridgeline.fleet"
-START, STOP, BACK = (f"{SOURCE}.{word}" for word in ("start", "stop", "back"))
+START, STOP, BACK, PRUNE = (f"{SOURCE}.{word}" for word in ("start", "stop", "back", "prune"))
 SEVERITY = {
     "rewritten": "critical",
     "replayed": "high",
@@ -123,3 +124,15 @@ def read_fleet_alerts(ledger: Ledger, since: int | None = None) -> list[dict[str
             alert = {"entry": index, "severity": words["severity"], "score": None, "fired": [kind]}
             alerts.append({**alert, "reason": str(words.get("reason")), "index": index, "event": event})
     return [{"origin": str(a["event"]["subject"]), **a, "label": labels.get(a["entry"])} for a in alerts]
+
+
+def read_pruned_copies(ledger: Ledger) -> dict[str, list[PrunedRange]]:
+    """Read by origin what was pruned, as the collector's own ledger records it."""
+    pruned: dict[str, list[PrunedRange]] = {}
+    for index, event in read_internal_events(ledger, PRUNE):
+        words = event["attributes"]
+        start, end = words.get("from"), words.get("to")
+        if isinstance(start, int) and isinstance(end, int) and 0 <= start <= end:
+            row = PrunedRange(start, end, str(event["actor"]), event["time"], str(words.get("reason", "")), index)
+            pruned.setdefault(str(event["subject"]), []).append(row)
+    return pruned

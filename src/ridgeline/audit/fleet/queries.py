@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ridgeline.audit.fleet.alerts import read_fleet_alerts
+from ridgeline.audit.fleet.alerts import read_fleet_alerts, read_pruned_copies
 from ridgeline.audit.fleet.copies import FleetPaths, read_collected, read_origins
 from ridgeline.audit.ledger.checkpoint import Verifier
 from ridgeline.audit.ledger.layout import read_key
@@ -51,6 +51,7 @@ def examine_fleet(
     collector = read_key(paths.key).verifier
     with Ledger.open(fleet) as ledger:  # first moves the journal of a killed collector into its ledger
         reports = [(ledger.origin, examine(fleet, ledger.verifier, full=full))]
+        pruned = read_pruned_copies(ledger)
     keys = read_origins(paths)
     collected = read_collected(paths, keys)  # read before the copies, so that no copy is older
     for origin, key in sorted(keys.items()):
@@ -62,7 +63,7 @@ def examine_fleet(
                 report.add_finding("missing", f"{folder} is missing: {then.size} entries were stored there.")
                 reports.append((origin, report))
             continue
-        report = examine(folder, key, full=full, witnesses=[collector], require=1)
+        report = examine(folder, key, full=full, witnesses=[collector], require=1, pruned=pruned.get(origin, ()))
         if then is not None and report.checkpoint is not None and report.ok:
             try:
                 check_continues(then, report.checkpoint, Tiles(folder), "what the collector stored")

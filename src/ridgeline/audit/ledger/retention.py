@@ -57,7 +57,7 @@ def prune(paths: LedgerPaths, writer: LogWriter, before: int, by: str, reason: s
     now = writer.publish()
     tiles, number, blobs = Tiles(paths.log), start // WIDTH, set[str]()
     while (number + 1) * WIDTH <= now.size:
-        events = _events(tiles, now, number)
+        events = read_bundle_events(tiles, now, number)
         if events is None or any(event["time"] >= before for event in events):
             break
         blobs.update(event["stored"]["sha256"] for event in events if "stored" in event)
@@ -77,7 +77,7 @@ def prune(paths: LedgerPaths, writer: LogWriter, before: int, by: str, reason: s
     index, _ = writer.append(encoded)
     decoded = decode(encoded.entries[2:])
     row = {"from": start, "to": end, "by": by, "at": str(decoded["time"]), "reason": reason, "entry": index}
-    later = _find_needed_blobs(tiles, now, number, blobs)
+    later = find_needed_blobs(tiles, now, number, blobs)
 
     def remove(tile_store: TileStore) -> None:
         _write(paths, [*history, row], sorted(blobs - later))
@@ -152,7 +152,7 @@ def _path(paths: LedgerPaths) -> Path:
     return paths.private / "pruned.json"
 
 
-def _events(tiles: Tiles, now: Checkpoint, number: int) -> list[dict[str, Any]] | None:
+def read_bundle_events(tiles: Tiles, now: Checkpoint, number: int) -> list[dict[str, Any]] | None:
     """Return the events of a full bundle, or None if it is pruned; proved, so that no altered time prunes too early."""
     try:
         name = tile_path("entries", number)
@@ -163,7 +163,7 @@ def _events(tiles: Tiles, now: Checkpoint, number: int) -> list[dict[str, Any]] 
         raise
 
 
-def _find_needed_blobs(tiles: Tiles, now: Checkpoint, first: int, blobs: set[str]) -> set[str]:
+def find_needed_blobs(tiles: Tiles, now: Checkpoint, first: int, blobs: set[str]) -> set[str]:
     """Return those of `blobs` that an entry from bundle `first` on still refers to."""
     needed = set[str]()
     for number in range(first, -(-now.size // WIDTH)) if blobs else ():

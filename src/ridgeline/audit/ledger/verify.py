@@ -63,6 +63,7 @@ def examine(
     witnesses: Sequence[Verifier] = (),
     require: int = 0,
     since: int | None = None,
+    pruned: Sequence[PrunedRange] = (),
 ) -> Report:
     """Verify the log at `path` and return a report with every finding.
 
@@ -72,21 +73,23 @@ def examine(
     checkpoints  checkpoint files saved elsewhere, which the log must continue
     witnesses    public keys of witnesses; `require` of them must have co-signed a checkpoint that the log continues
     since        ignore co-signatures before this time (ns since 1970)
+    pruned       what a collector has pruned of this copy; the log itself does not record it
     """
     paths = find_ledger(path)
     report = Report(verifier.name)
     for _ in range(_TRIES):
         seen = read_note(paths.checkpoint)
-        report = _Examination(paths, verifier, full).run(checkpoints, witnesses, require, since)
+        examination = _Examination(paths, verifier, full, pruned)
+        report = examination.run(checkpoints, witnesses, require, since)
         if report.ok or seen == read_note(paths.checkpoint):
             break
     return report
 
 
 class _Examination:
-    def __init__(self, paths: LedgerPaths, verifier: Verifier, full: bool) -> None:
+    def __init__(self, paths: LedgerPaths, verifier: Verifier, full: bool, pruned: Sequence[PrunedRange] = ()) -> None:
         self._paths, self._verifier = paths, verifier
-        self._report = Report(verifier.name, full=full)
+        self._report, self._pruned_copy = Report(verifier.name, full=full), pruned
         self._tiles = Tiles(paths.log)
         self._last: dict[int, tuple[int, bytes, bool]] = {}  # per level: the last tile read, and whether it is proved
         self._damaged: set[tuple[int, int]] = set()
@@ -292,7 +295,7 @@ class _Examination:
     def _explain_missing(self) -> None:
         """A full bundle may be missing only if an event records its pruning; the partial bundle never."""
         size = self._report.checkpoint.size if self._report.checkpoint else 0
-        until = max((p.end for p in self._report.pruned), default=0)
+        until = max((p.end for p in (*self._report.pruned, *self._pruned_copy)), default=0)
         lost = [n for n in self._missing if (n + 1) * WIDTH > until]
         for number in lost[:20]:
             name = tile_path("entries", number, min(WIDTH, size - number * WIDTH))
