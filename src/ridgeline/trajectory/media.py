@@ -118,7 +118,7 @@ def write_media(
     """
     fps = Fraction(str(hz))
     cameras = {request.camera.source for requests in episodes for request in requests}
-    threads = max(1, min(_MOST_THREADS, len(os.sched_getaffinity(0)) // max(1, len(cameras))))
+    threads = max(1, min(_MOST_THREADS, 2 * len(os.sched_getaffinity(0)) // max(1, len(cameras))))
     by_reader: dict[int, list[_Worker]] = {}
     for request in (request for requests in episodes for request in requests):
         if not request.camera.decoded:
