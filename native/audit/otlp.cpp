@@ -160,7 +160,7 @@ private:
       records.append(make_record(field.bytes));
       if (++count_ % kTurn == 0) nb::gil_scoped_release turn;
     }
-    groups.append(nb::make_tuple(resource, scope, records));
+    if (records.size() > 0) groups.append(nb::make_tuple(resource, scope, records)); // a body may be millions of empty groups
   }
 
   nb::object make_scope(Span data) {

@@ -30,7 +30,7 @@ class Malformed(Exception):
 
 
 def parse(body: bytes) -> list[tuple[dict[str, Any], str, list[tuple[Any, ...]]]]:
-    """Return (attributes of the resource, name of the scope, records) of each ScopeLogs."""
+    """Return (attributes of the resource, name of the scope, records) of each ScopeLogs with records."""
     groups = []
     for resource_logs in find(body, 1):
         resource: dict[str, Any] = {}
@@ -40,7 +40,9 @@ def parse(body: bytes) -> list[tuple[dict[str, Any], str, list[tuple[Any, ...]]]
             scope = ""
             for data in find(scope_logs, 1):
                 scope = "".join([decode(name) for name in find(data, 1)][-1:])
-            groups.append((resource, scope, [parse_record(record) for record in find(scope_logs, 2)]))
+            records = [parse_record(record) for record in find(scope_logs, 2)]
+            if records:
+                groups.append((resource, scope, records))
     return groups
 
 

@@ -247,6 +247,12 @@ def test_the_native_parser_ends_soon_after_the_allowed_number_of_records():
     assert sum(len(records) for _, _, records in parse_otlp_logs(body, 12)) == 13
 
 
+def test_groups_without_records_take_no_memory():
+    empty = field(1, field(2, b"") * 1_000)
+    assert parse_otlp_logs(empty * 10, 100) == []
+    assert [len(records) for _, _, records in parse_otlp_logs(empty + request(RECORD) + empty, 100)] == [1]
+
+
 @settings(max_examples=50, deadline=None)
 @given(BODIES)
 def test_the_log_can_hold_every_event_of_protobuf_but_those_with_names_of_its_own(body):

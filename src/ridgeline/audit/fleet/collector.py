@@ -378,9 +378,8 @@ class Collector:
 
     async def _sync_all(self) -> None:
         while True:
-            with suppress(
-                TimeoutError
-            ):  # `wait_for` would miss a cancellation in the moment in which a journal is full
+            # `wait_for` would miss a cancellation in the moment in which a journal is full.
+            with suppress(TimeoutError):
                 async with asyncio.timeout(SYNC_S):
                     await self._turn.wait()
             self._turn.clear()
