@@ -100,6 +100,17 @@ def test_a_driver_that_dies_before_it_tidied_leaves_no_old_part(tmp_path, fake):
     check_whole(source, tmp_path / "out", tmp_path / "whole", LATER, incremental=True)
 
 
+def test_what_killed_writers_left_is_removed(tmp_path, fake):
+    source, out = make_source(tmp_path / "in", ROWS), tmp_path / "out"
+    run(source, out)
+    left = [out / "_ridgeline/commits/.0001-00000001.json.tmp", out / "rejects/.part-000001.jsonl.tmp"]
+    for folder in left:
+        (folder / "0011223344556677").mkdir(parents=True)
+        (folder / "0011223344556677/owner").touch()
+    run(make_source(source, LATER), out, incremental=True)
+    assert not [folder for folder in left if folder.exists()]
+
+
 @pytest.mark.slow  # some 30 runs
 def test_a_death_at_any_change_of_the_first_run(tmp_path, fake):
     source = make_source(tmp_path / "in", ROWS | {15: "bad"})

@@ -211,6 +211,9 @@ class Target(AbstractContextManager["Target"]):
                 self.storage.delete(file.name)
         local = self.storage.local
         if local is not None:
+            writers = ((local, ".part-*.tmp"), (local / "rejects", ".part-*.tmp"), (local / HIDDEN, "**/.*.tmp"))
+            for leftover in [path for folder, pattern in writers for path in folder.glob(pattern)]:  # of killed writers
+                shutil.rmtree(leftover, ignore_errors=True)
             for folder in (COMMITS, WITHDRAWN, f"{HIDDEN}/parts"):
                 with suppress(OSError):
                     (local / folder).rmdir()
@@ -218,8 +221,6 @@ class Target(AbstractContextManager["Target"]):
             for shard in (local / SHARDS_FOLDER).glob("*"):
                 if f"{SHARDS_FOLDER}/{shard.name}" not in names:
                     shutil.rmtree(shard, ignore_errors=True)
-            for leftover in local.glob(".part-*.tmp"):  # of writers that were killed
-                shutil.rmtree(leftover, ignore_errors=True)
 
     def withdraw(self, parts: Mapping[int, Part]) -> None:
         """Move parts out of sight: the job stopped with an error, and what is there must not look finished.
