@@ -136,7 +136,7 @@ private:
   void add_resource_logs(nb::list &groups, Span data, std::size_t most) {
     nb::object resource = take(PyDict_New());
     Field field;
-    for (Span rest = data; read_field(rest, field);) // the resource may stand behind its logs
+    for (Span rest = data; read_field(rest, field);) // the resource may come after its logs
       if (field.number == 1 && field.wire == 2) resource = make_resource(field.bytes);
     for (Span rest = data; count_ <= most && read_field(rest, field);)
       if (field.number == 2 && field.wire == 2) add_scope_logs(groups, resource, field.bytes, most);

@@ -56,17 +56,17 @@ WordSearch::WordSearch(const std::vector<std::tuple<std::string, std::uint32_t, 
 }
 
 bool WordSearch::matches(nb::dict event) {
-  std::uint32_t found = always_; // not a member: `hides_` may let another thread run
+  std::uint32_t matched = always_; // not a member: `hides_` may let another thread run
   for (const char *name : {"actor", "subject", "attributes"}) {
     PyObject *value = PyDict_GetItemString(event.ptr(), name);
-    if (value != nullptr && !look_at(value, 0, found)) return true;
+    if (value != nullptr && !look_at(value, 0, matched)) return true;
   }
   for (const std::uint32_t combination : combinations_)
-    if ((found & combination) == combination) return true;
+    if ((matched & combination) == combination) return true;
   return false;
 }
 
-bool WordSearch::look_at(PyObject *value, int depth, std::uint32_t &found) {
+bool WordSearch::look_at(PyObject *value, int depth, std::uint32_t &matched) {
   if (PyUnicode_Check(value)) {
     Py_ssize_t size = 0;
     const char *data = PyUnicode_AsUTF8AndSize(value, &size);
@@ -74,7 +74,7 @@ bool WordSearch::look_at(PyObject *value, int depth, std::uint32_t &found) {
       PyErr_Clear();
       return false;
     }
-    search(data, std::size_t(size), found);
+    search(data, std::size_t(size), matched);
     return true;
   }
   if (value == Py_None || PyLong_Check(value) || PyFloat_Check(value)) return true;
@@ -83,12 +83,12 @@ bool WordSearch::look_at(PyObject *value, int depth, std::uint32_t &found) {
     if (has_hidden_name(value)) return false;
     PyObject *key = nullptr, *item = nullptr;
     for (Py_ssize_t at = 0; PyDict_Next(value, &at, &key, &item);)
-      if (!look_at(item, depth + 1, found)) return false;
+      if (!look_at(item, depth + 1, matched)) return false;
     return true;
   }
   if (!PyList_Check(value) && !PyTuple_Check(value)) return false;
   for (Py_ssize_t k = 0; k < PySequence_Fast_GET_SIZE(value); ++k)
-    if (!look_at(PySequence_Fast_GET_ITEM(value, k), depth + 1, found)) return false;
+    if (!look_at(PySequence_Fast_GET_ITEM(value, k), depth + 1, matched)) return false;
   return true;
 }
 
@@ -126,25 +126,25 @@ int WordSearch::clear(PyObject *self) {
   return 0;
 }
 
-void WordSearch::search(const char *data, std::size_t size, std::uint32_t &found) const {
+void WordSearch::search(const char *data, std::size_t size, std::uint32_t &matched) const {
   if (size == 0) return;
   const auto *bytes = reinterpret_cast<const std::uint8_t *>(data);
-  found |= single_[bytes[0]];
+  matched |= single_[bytes[0]];
   std::size_t before = kSmall.of[bytes[0]];
   for (std::size_t k = 1; k < size; ++k) {
-    found |= single_[bytes[k]];
+    matched |= single_[bytes[k]];
     const std::size_t letter = kSmall.of[bytes[k]];
     const std::uint8_t group = group_[before << 8 | letter];
     before = letter;
     if (group == 0) continue;
     for (const Word &word : groups_[group]) {
       const std::size_t length = word.text.size(), start = k - 1;
-      if (length > size - start || (found & word.bit) == word.bit) continue;
+      if (length > size - start || (matched & word.bit) == word.bit) continue;
       std::size_t same = 0;
       if (word.exact) same = std::memcmp(data + start, word.text.data(), length) == 0 ? length : 0;
       else
         while (same < length && char(kSmall.of[bytes[start + same]]) == word.text[same]) ++same;
-      if (same == length) found |= word.bit;
+      if (same == length) matched |= word.bit;
     }
   }
 }

@@ -30,10 +30,10 @@ private:
     bool exact;
   };
 
-  // They add the bits of the words to `found`; False: the event must be looked at with care.
-  bool look_at(PyObject *value, int depth, std::uint32_t &found);
+  // They add the bits of the words to `matched`; False: the event may match in a way that is not searched here.
+  bool look_at(PyObject *value, int depth, std::uint32_t &matched);
   bool has_hidden_name(PyObject *dict);
-  void search(const char *data, std::size_t size, std::uint32_t &found) const;
+  void search(const char *data, std::size_t size, std::uint32_t &matched) const;
 
   std::vector<std::uint32_t> combinations_;
   nanobind::callable hides_;

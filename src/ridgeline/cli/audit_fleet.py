@@ -213,8 +213,8 @@ def forward(
 
       ridgeline audit forward LOG --to collector.example:7070 --collector VKEY
 
-    The log itself is the queue. The log's key proves which log this is, the collector's key who takes it; the
-    connection is TLS. The co-signatures of the collector are stored in the log: `audit verify LOG --witness VKEY`.
+    The log itself is the queue. The log's key proves which log this is, the collector's key which collector takes it.
+    The connection is TLS. The co-signatures of the collector are stored in the log: `audit verify LOG --witness VKEY`.
     """
     from ridgeline.audit.fleet import Forwarder, parse_address
 

@@ -229,7 +229,7 @@ def _sort_keys(keys: Ints, device: str) -> Ints:
 
 
 def _search_keys(keys: Ints, values: Ints, device: str) -> Ints:
-    """Return where each value would stand in the sorted keys."""
+    """Return the place of each value in the sorted keys."""
     if not device.startswith("cuda"):
         return np.searchsorted(keys, values)
     import torch

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ridgeline.audit.anomaly import Detector
-from ridgeline.audit.anomaly.rhythm import INTERVALS, PATIENCE, SHORTEST_NS, Rhythms
+from ridgeline.audit.anomaly.rhythm import ABSENT_AFTER, INTERVALS, SHORTEST_NS, Rhythms
 
 SECOND = 10**9
 START = 1_700_000_000 * SECOND
@@ -34,7 +34,7 @@ def test_an_event_with_a_rhythm_is_absent_after_three_times_its_longest_interval
     times = START + np.cumsum(intervals)
     rhythms, last = Rhythms(), int(times[-1])
     learn(rhythms, times)
-    due = max(int(PATIENCE * intervals[-INTERVALS:].max()), SHORTEST_NS)
+    due = max(int(ABSENT_AFTER * intervals[-INTERVALS:].max()), SHORTEST_NS)
     assert rhythms.find_absent(last + due) == []
     (absence,) = rhythms.find_absent(last + due + 2 * SECOND)
     assert (absence.key, absence.entry) == (("beat", "a"), len(times) - 1)

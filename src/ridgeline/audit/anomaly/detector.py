@@ -166,7 +166,7 @@ class Detector:
         return [self._judge_absence(absence) for absence in self._rhythms.find_absent(int(median(self._times)))]
 
     def restart(self, now: int) -> None:
-        """Say that nobody has watched until `now` (ns): what did not come meanwhile is not absent."""
+        """Say that no watcher ran until `now` (ns): what did not come meanwhile is not absent."""
         self._rhythms.restart(now)
 
     @property

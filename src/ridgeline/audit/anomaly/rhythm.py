@@ -11,9 +11,9 @@
 
 An event has a rhythm if none of its last 32 intervals was longer than twice their median: of events that come by chance
 one series in ten thousand looks like that. It is absent when it has not come for three times its longest interval, and
-for half a minute at least. It is told once, until it comes again.
+for half a minute at least. It is reported once, until it comes again.
 
-Times are those of the events. `restart` says that nobody was watching: what did not come meanwhile is no absence.
+Times are those of the events. `restart` says that no watcher ran: what did not come meanwhile is no absence.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any, Self
 
 INTERVALS = 32  # in memory; a rhythm needs all of them
 EVEN = 2.0  # the longest interval of a rhythm, in medians
-PATIENCE = 3.0  # an event is absent after this many times the longest interval …
+ABSENT_AFTER = 3.0  # an event is absent after this many times the longest interval …
 SHORTEST_NS = 30 * 10**9  # … but not before this time
 MOST_NEW, MOST = 20_000, 4_096  # keys with few events, and with several; the least recent are forgotten first
 SEVERAL = 4  # events
@@ -55,8 +55,8 @@ class Series:
     since: int  # the time from which on it is awaited
     intervals: list[int]
     count: int = 1
-    told: bool = False  # its absence
-    settled: bool = False  # until the next event there is nothing more to tell
+    reported: bool = False  # as absent
+    settled: bool = False  # until the next event there is nothing more to report
 
     @property
     def limit(self) -> int:
@@ -66,7 +66,7 @@ class Series:
         longest = max(self.intervals)
         if longest > EVEN * statistics.median(self.intervals):
             return 0
-        return max(int(PATIENCE * longest), SHORTEST_NS)
+        return max(int(ABSENT_AFTER * longest), SHORTEST_NS)
 
 
 class Rhythms:
@@ -95,9 +95,9 @@ class Rhythms:
         if interval < 0:  # a line that was read late
             return
         series.settled = False
-        if series.told:
-            series.told = False  # the pause does not belong to the rhythm
-        elif series.since <= series.last:  # nor does one in which nobody was watching
+        if series.reported:
+            series.reported = False  # the pause does not belong to the rhythm
+        elif series.since <= series.last:  # nor does one in which no watcher ran
             series.intervals.append(interval)
             del series.intervals[:-INTERVALS]
         series.last, series.entry, series.since = time, entry, time
@@ -118,7 +118,7 @@ class Rhythms:
             if not limit:
                 series.settled = True
             elif silent > limit:
-                series.told = series.settled = True
+                series.reported = series.settled = True
                 median = statistics.median(series.intervals)
                 absent.append(Absence(key, series.entry, (now - series.last) / 1e9, median / 1e9, limit / 1e9))
         return absent
@@ -126,7 +126,7 @@ class Rhythms:
     def restart(self, now: int) -> None:
         """Await every event from `now` on."""
         for series in self._known.values():
-            series.since, series.settled = max(series.since, now), series.told
+            series.since, series.settled = max(series.since, now), series.reported
 
     def state(self) -> dict[str, Any]:
         kinds = {"new": self._new, "known": self._known}

@@ -39,8 +39,8 @@ def prune_copies(
     for origin in origins or ():
         if origin not in copies:
             raise InputError(f"{fleet} has no log of '{origin}'; it has: {', '.join(sorted(copies)) or 'none'}.")
-    with Ledger.open(fleet) as own:
-        known = read_pruned_copies(own)
+    with Ledger.open(fleet) as ledger:
+        known = read_pruned_copies(ledger)
     return {
         origin: _prune_copy(fleet, origin, *copies[origin], known.get(origin, []), before, by, reason)
         for origin in origins or copies
@@ -77,8 +77,8 @@ def _prune_copy(
         return 0
     needed = find_needed_blobs(tiles, now, number, blobs)
     words = {"from": start, "to": number * WIDTH, "entries": number * WIDTH - start, "reason": reason}
-    with Appender(fleet) as own:
-        own.append(
+    with Appender(fleet) as appender:
+        appender.append(
             [
                 {
                     "time": time.time_ns(),
@@ -90,7 +90,7 @@ def _prune_copy(
                 }
             ]
         )
-        own.finish()  # signed, so that a verification in between can read it
+        appender.finish()  # signed, so that a verification in between can read it
     _remove(paths, [*files, *map(paths.blob, sorted(blobs - needed))])
     return number * WIDTH - start
 

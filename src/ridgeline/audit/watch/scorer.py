@@ -245,7 +245,7 @@ class Scorer:
                     _apply_label(detector, event)
                 elif event["action"] in (internal_events.START, internal_events.UP):
                     score()
-                    detector.restart(int(event["time"]))  # nobody has watched, or not all of it
+                    detector.restart(int(event["time"]))  # no watcher ran, or it missed some events
             score()
             # Use the times of the events, so that a replay gives the same result.
             ended = detector.end_sessions(max(int(piece.events[k]["time"]) for k in judgements)) if judgements else []
