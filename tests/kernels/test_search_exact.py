@@ -164,3 +164,24 @@ def test_far_from_the_origin_distances_are_still_exact(many):
     else:
         got = search_search.search_rows_batch(queries, rows, 5, longest(rows), metric="l2", bias=norms(rows))
     check(got, array(queries), array(rows), 5, "l2", tolerance=1e-6)
+
+
+@quick
+@given(
+    st.integers(1, 3), st.sampled_from([5, 90, 91, 400]), st.sampled_from([1, 10, 33]), st.integers(0, 9), st.booleans()
+)
+def test_slices_select_what_a_sort_does(queries: int, size: int, count: int, seed: int, equal: bool):
+    r = np.random.default_rng(seed)
+    scores = r.integers(0, 4, (queries, size)) if equal else r.standard_normal((queries, size))
+    scores = np.where(r.random((queries, size)) < 0.2, -np.inf, scores).astype(np.float32)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(search_top_k, "MIN_SCORES_FOR_SLICES", 90)
+        patch.setattr(search_top_k, "SLICES", 4)
+        best, positions = search_top_k.select_best(torch.from_numpy(scores).to(DEVICE), count)
+    order = np.argsort(-scores, axis=1, kind="stable")[:, :count]
+    expected = np.full((queries, count), -np.inf, np.float32)
+    expected[:, : order.shape[1]] = np.take_along_axis(scores, order, 1)
+    places = np.full((queries, count), -1)
+    places[:, : order.shape[1]] = np.where(np.isfinite(np.take_along_axis(scores, order, 1)), order, -1)
+    assert np.array_equal(best.cpu().numpy(), expected)
+    assert np.array_equal(positions.cpu().numpy(), places)

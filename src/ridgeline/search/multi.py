@@ -54,7 +54,7 @@ class Ragged:
 
     @property
     def lengths(self) -> Integers:
-        return np.diff(self.offsets)
+        return self.offsets[1:] - self.offsets[:-1]
 
     def slice(self, first: int, last: int) -> Ragged:
         low, high = self.offsets[first], self.offsets[last]

@@ -9,15 +9,16 @@ The launches take longer than the kernels of a small index, so a search that rep
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ridgeline.kernels import record_graph
-from ridgeline.kernels.search import MAX_CANDIDATES, MAXSIM_PART, score_documents, score_pairs, select_tiles
+from ridgeline.kernels.search import MAX_CANDIDATES, MAXSIM_PART, score_documents, score_pairs, select_best
 from ridgeline.search.arrays import Array, Doubles, Flags, Floats, GrowableArray, Integers, wrap_rows
 from ridgeline.search.codecs import ByteCodec, Codec
 from ridgeline.search.metric import compute_norms, compute_slack
@@ -31,6 +32,8 @@ MAX_SCORES = 1 << 28  # in memory at a time
 MAX_RECORDINGS = 8  # searches of one shape as CUDA graphs
 MAX_RECORDED_QUERIES = 16  # with more queries the launches do not matter
 MAX_SEEN_SHAPES = 512
+
+Ranking: TypeAlias = tuple[Floats, Floats, NDArray[np.int32]]  # exact scores, first scores, documents, each [q, count]
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ class CudaDocuments:
 
     def rescore(self, queries: Ragged, numbers: Sequence[Integers]) -> list[Doubles]:
         widest = max((len(chosen) for chosen in numbers), default=0)
-        documents = np.full((len(queries), widest), -1, np.int64)
+        documents = np.full((len(queries), widest), -1, np.int32)
         for query, chosen in enumerate(numbers):
             documents[query, : len(chosen)] = chosen
         parts, starts, chosen_tensor = (
@@ -109,27 +112,34 @@ class CudaDocuments:
     def _search_some(self, queries: Ragged, k: int, mask: Any) -> list[tuple[Doubles, Integers]]:
         """For each query (exact scores, documents), which hold its best k."""
         parts, starts = _cut_queries(queries)
-        slack = self._bound_error(queries)
-        finite = bool(np.isfinite(slack).all())
-        count = min(self.count, 2 * k + MORE_CANDIDATES) if finite else self.count
-        while True:
-            exact, first, rows = self._rank(parts, starts, count, mask)
-            if count == self.count or self._holds_best(exact, first, k, slack):
-                valid = first > -np.inf
-                if not finite and mask is None:
-                    valid[:] = True
-                return [
-                    (row[good], numbers[good].astype(np.int64))
-                    for row, numbers, good in zip(exact, rows, valid, strict=True)
-                ]
-            count = min(self.count, 8 * count)
+        slack = np.zeros(0)
 
-    def _rank(self, parts: Floats, starts: Integers, count: int, mask: Any) -> Doubles:
-        """Return [3, q, count]: exact scores, first scores and numbers of the documents with the best first scores."""
+        def bound_error() -> None:
+            nonlocal slack
+            slack = self._bound_error(queries)
+
+        count = min(self.count, 2 * k + MORE_CANDIDATES)
+        result = self._rank(parts, starts, count, mask, meanwhile=bound_error)
+        finite = bool(np.isfinite(slack).all())
+        while count < self.count and not (finite and self._holds_best(result, k, slack)):
+            count = min(self.count, 8 * count) if finite else self.count
+            result = self._rank(parts, starts, count, mask)
+        exact, _, rows = result
+        return [
+            (row[numbers >= 0].astype(np.float64), numbers[numbers >= 0].astype(np.int64))
+            for row, numbers in zip(exact, rows, strict=True)
+        ]
+
+    def _rank(
+        self, parts: Floats, starts: Integers, count: int, mask: Any, meanwhile: Callable[[], None] = lambda: None
+    ) -> Ranking:
+        """Rank the documents by their first scores, the best `count` exactly. `meanwhile` runs while the GPU works."""
         if mask is not None or self.device == "cpu" or len(starts) - 1 > MAX_RECORDED_QUERIES:
             given = torch.from_numpy(parts).to(self.device), torch.from_numpy(starts).to(self.device)
-            return np.asarray(self._launch(*given, count, mask).cpu().numpy())
-        return self.replays.rank(self, parts, starts, count)
+            result = self._launch(*given, count, mask)
+            meanwhile()
+            return _unpack(result.cpu().numpy())
+        return _unpack(self.replays.rank(self, parts, starts, count, meanwhile))
 
     def _launch(self, parts: torch.Tensor, part_offsets: torch.Tensor, count: int, mask: Any) -> torch.Tensor:
         query_count = len(part_offsets) - 1
@@ -139,16 +149,17 @@ class CudaDocuments:
             scores = torch.zeros((query_count, self.count), device=self.device).index_add_(0, owner, scores)
         if mask is not None:
             scores = scores.masked_fill(~mask, float("-inf"))
-        if count <= MAX_CANDIDATES:
-            documents = select_tiles(scores, count)[0].long()
-            first = scores.gather(1, documents.clamp(min=0)).masked_fill(documents < 0, float("-inf"))
-        else:
+        if count <= MAX_CANDIDATES and count < self.count:
+            first, documents = select_best(scores, count)
+        else:  # also documents whose first score is no number
             first, documents = scores.topk(count, dim=1)
-        exact = self._score_pairs(parts, part_offsets, torch.where(first > float("-inf"), documents, -1))
-        return torch.stack([exact.double(), first.double(), documents.double()])  # one copy to the host
+            documents = (documents if mask is None else torch.where(mask[documents], documents, -1)).int()
+        exact = self._score_pairs(parts, part_offsets, documents)
+        return torch.stack([exact, first, documents.view(torch.float32)])  # one copy to the host
 
-    def _holds_best(self, exact: Doubles, first: Doubles, k: int, slack: Doubles) -> bool:
-        """Whether no document beyond the last of `first` can score as high as the k-th best exactly scored one."""
+    def _holds_best(self, ranking: Ranking, k: int, slack: Doubles) -> bool:
+        """Whether no document beyond those ranked can score as high as the k-th best exactly scored one."""
+        exact, first, _ = ranking
         if exact.shape[1] < k:
             return False
         needed = -np.partition(-exact, k - 1, axis=1)[:, k - 1]
@@ -191,7 +202,9 @@ class ReplayCache:
         self._seen: set[Any] = set()
         self._recordings: dict[Any, Recording] = {}
 
-    def rank(self, engine: CudaDocuments, parts: Floats, starts: Integers, count: int) -> Doubles:
+    def rank(
+        self, engine: CudaDocuments, parts: Floats, starts: Integers, count: int, meanwhile: Callable[[], None]
+    ) -> Floats:
         key = (parts.shape, tuple(starts.tolist()), count)
         with self._lock, torch.cuda.device(engine.device):
             recording = self._recordings.get(key)
@@ -200,11 +213,13 @@ class ReplayCache:
                     self._recordings.pop(next(iter(self._recordings)))
                 recording = self._recordings[key] = Recording(engine, parts, starts, count)
             if recording is not None:
-                return recording(parts)
+                return recording(parts, meanwhile)
             if len(self._seen) < MAX_SEEN_SHAPES:
                 self._seen.add(key)
             given = torch.from_numpy(parts).to(engine.device), torch.from_numpy(starts).to(engine.device)
-            return np.asarray(engine._launch(*given, count, None).cpu().numpy())
+            result = engine._launch(*given, count, None)
+            meanwhile()
+            return np.asarray(result.cpu().numpy())
 
 
 class Recording:
@@ -225,16 +240,21 @@ class Recording:
 
         self._graph = record_graph(steps, self._parts.device)
         self._inputs = engine.codes, engine.offsets, engine.grid, offsets  # the graph reads them
-        self._host_result = torch.empty(self._result.shape, dtype=torch.float64, pin_memory=True)
+        self._host_result = torch.empty(self._result.shape, dtype=torch.float32, pin_memory=True)
 
-    def __call__(self, parts: Floats) -> Doubles:
+    def __call__(self, parts: Floats, meanwhile: Callable[[], None]) -> Floats:
         self._host_parts.copy_(torch.from_numpy(parts))
         with torch.cuda.stream(self._stream):
             self._parts.copy_(self._host_parts, non_blocking=True)
             self._graph.replay()
             self._host_result.copy_(self._result, non_blocking=True)
+        meanwhile()
         self._stream.synchronize()
         return np.array(self._host_result.numpy())
+
+
+def _unpack(result: Floats) -> Ranking:
+    return result[0], result[1], result[2].view(np.int32)
 
 
 def _cut_queries(queries: Ragged) -> tuple[Floats, Integers]:
@@ -242,6 +262,9 @@ def _cut_queries(queries: Ragged) -> tuple[Floats, Integers]:
     counts = -(-queries.lengths // MAXSIM_PART)
     starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     padded = np.zeros((int(starts[-1]) * MAXSIM_PART, queries.vectors.shape[1]), np.float32)
+    if len(queries) == 1:
+        padded[: len(queries.vectors)] = queries.vectors
+        return padded.reshape(int(starts[-1]), MAXSIM_PART, -1), starts
     place = np.arange(len(queries.vectors)) - np.repeat(queries.offsets[:-1], queries.lengths)
     padded[np.repeat(starts[:-1] * MAXSIM_PART, queries.lengths) + place] = queries.vectors
     return padded.reshape(int(starts[-1]), MAXSIM_PART, -1), starts

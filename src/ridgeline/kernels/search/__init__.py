@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from ridgeline.kernels.search.search import search_lists as search_lists
     from ridgeline.kernels.search.search import search_rows as search_rows
     from ridgeline.kernels.search.search import search_rows_batch as search_rows_batch
-    from ridgeline.kernels.search.top_k import select_tiles as select_tiles
+    from ridgeline.kernels.search.top_k import select_best as select_best
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
@@ -68,6 +68,6 @@ __getattr__, __dir__, __all__ = attach(
             "search_rows",
             "search_rows_batch",
         ],
-        "top_k": ["select_tiles"],
+        "top_k": ["select_best"],
     },
 )

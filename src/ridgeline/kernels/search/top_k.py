@@ -22,6 +22,7 @@ SMALL_COUNT, MEDIUM_COUNT, LARGE_COUNT = 32, 128, 256  # candidates: the sizes t
 SELECT_STEPS = {64: 2048, 256: 2048, 512: 4096}
 SELECT_WARPS = {64: 8, 256: 8, 512: 16}
 RANK_BLOCK = 16  # keys that are compared with all others at a time
+MIN_SCORES_FOR_SLICES, SLICES = 8192, 16  # of one query in `select_best`
 
 
 def choose_capacity(candidate_count: int) -> int:
@@ -45,22 +46,66 @@ def select_tiles(
         torch.empty((query_count, tiles), dtype=torch.int32, device=maxima.device),
         torch.empty(query_count, dtype=torch.float32, device=maxima.device),
     )
-    if query_count:
-        capacity = choose_capacity(tiles)
-        scratch = torch.empty((query_count, capacity), dtype=torch.int64, device=maxima.device)
-        _select_tiles_kernel[(query_count,)](
-            maxima, picked_tiles, bound, done, scratch,
-            torch.zeros(query_count, dtype=torch.int32, device=maxima.device), maxima.shape[1], tiles,
-            maxima.stride(0), capacity,
-            SELECT_STEPS[capacity], RANK_BLOCK, num_warps=SELECT_WARPS[capacity],
-        )  # fmt: skip
+    _launch_select(maxima, tiles, picked_tiles, bound, done=done)
     return picked_tiles, bound
+
+
+def select_best(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Select the best `count` scores, LARGE_COUNT or fewer, of each query from scores [Q, N].
+
+    Returns (scores float32 [Q, count], positions int32 [Q, count]), best first, padded with -inf and -1. Many scores of
+    a query are cut into slices, whose best are selected side by side: one program would read all of them alone.
+    """
+    query_count, size = scores.shape
+    slices = SLICES if size >= MIN_SCORES_FOR_SLICES else 1
+    if slices == 1:
+        return _select_labelled(scores, None, count)
+    width = triton.cdiv(size, slices)
+    if size % slices:
+        scores = torch.nn.functional.pad(scores, (0, width * slices - size), value=float("-inf"))
+    best, position = _select_labelled(scores.view(query_count * slices, width), None, count)
+    starts = torch.arange(0, width * slices, width, dtype=torch.int32, device=scores.device)
+    labels = position.view(query_count, slices, count) + starts[:, None]
+    shape = (query_count, slices * count)
+    return _select_labelled(best.view(shape), labels.view(shape), count)
+
+
+def _select_labelled(
+    scores: torch.Tensor, labels: torch.Tensor | None, count: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the best scores [Q, count] and their labels (their positions if there are none), best first."""
+    query_count, device = len(scores), scores.device
+    best = torch.empty((query_count, count), dtype=torch.float32, device=device)
+    picked = torch.empty((query_count, count), dtype=torch.int32, device=device)
+    bound = torch.empty(query_count, dtype=torch.float32, device=device)
+    _launch_select(scores, count, picked, bound, labels=labels, best=best)
+    return best, picked
+
+
+def _launch_select(
+    scores: torch.Tensor,
+    count: int,
+    picked: torch.Tensor,
+    bound: torch.Tensor,
+    done: torch.Tensor | None = None,
+    labels: torch.Tensor | None = None,
+    best: torch.Tensor | None = None,
+) -> None:
+    query_count, device = len(scores), scores.device
+    if query_count:
+        capacity = choose_capacity(count)
+        _select_tiles_kernel[(query_count,)](
+            scores, picked, bound, done,
+            torch.empty((query_count, capacity), dtype=torch.int64, device=device),
+            torch.zeros(query_count, dtype=torch.int32, device=device), scores.shape[1], count, scores.stride(0),
+            labels, best, capacity, SELECT_STEPS[capacity], RANK_BLOCK, num_warps=SELECT_WARPS[capacity],
+        )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["tiles", "candidate_count", "maxima_stride"])
 def _select_tiles_kernel(
-    maxima, picked_tiles, bound, done, scratch, counts, tiles, candidate_count, maxima_stride, CAPACITY: tl.constexpr,
-    STEP: tl.constexpr, BLOCK: tl.constexpr,
+    maxima, picked_tiles, bound, done, scratch, counts, tiles, candidate_count, maxima_stride, labels, picked_maxima,
+    CAPACITY: tl.constexpr, STEP: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     query = tl.program_id(0).to(tl.int64)
     if done is not None:  # noqa: SIM102 (one condition would load a null pointer)
@@ -101,7 +146,12 @@ def _select_tiles_kernel(
         other = tl.load(scratch + other_slot, mask=other_slot < count, other=EMPTY_KEY)
         rank += tl.sum(tl.where(other[None, :] > key[:, None], 1.0, 0.0), 1)
     place = tl.where(slot < count, rank.to(tl.int32), slot)
-    tl.store(picked_tiles + place, unpack_position(key), mask=place < candidate_count)
+    position = unpack_position(key)
+    if labels is not None:
+        position = tl.load(labels + query * tiles + position, mask=position >= 0, other=-1)
+    tl.store(picked_tiles + place, position, mask=place < candidate_count)
+    if picked_maxima is not None:
+        tl.store(picked_maxima + query * candidate_count + place, unpack_score(key), mask=place < candidate_count)
     tl.store(bound + query, tl.max(tl.where(place == candidate_count - 1, unpack_score(key), float("-inf")), 0))
 
 
