@@ -111,7 +111,7 @@ def build(vectors: torch.Tensor, show: Callable[[str], None]) -> dict[str, Searc
     for codes in ("Flat", "SQ8"):
         index = MultiIndex(codes, device="cuda")
         index.add(flat, offsets)
-        contenders[f"ridgeline {codes}"] = lambda query, index=index: index.search(query.float().cpu().numpy(), K)[1]
+        contenders[f"ridgeline {codes}"] = lambda query, index=index: index.search(query.cpu().numpy(), K)[1]
     compiled = torch.compile(rank_by_torch)
     contenders["torch, products in parts, float16"] = lambda query: rank_by_torch(vectors, query)[1]
     try:

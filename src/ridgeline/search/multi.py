@@ -413,7 +413,9 @@ def _as_queries(queries: Any, dim: int | None) -> tuple[Ragged, bool]:
         return _as_ragged(queries[0], queries[1], dim, "query"), False
     if getattr(queries, "ndim", None) == 2:
         values = as_matrix(queries, dim, "queries")
-        return _as_ragged(values, np.array([0, len(values)]), dim, "query"), True
+        if not len(values):
+            raise InputError("query 0 has no vector; give every query one vector or more.")
+        return Ragged(values, np.array([0, len(values)])), True
     is_list = isinstance(queries, Sequence | np.ndarray) or is_tensor(queries)
     if not is_list or isinstance(queries, str) or getattr(queries, "ndim", 3) != 3:
         raise InputError("queries are a list of matrices [t, dim], one matrix, or (vectors, offsets).")

@@ -223,33 +223,34 @@ class ReplayCache:
 
 
 class Recording:
-    """A search for queries of one shape as a CUDA graph. One thread at a time uses it."""
+    """A search for queries of one shape as a CUDA graph, with its copies. One thread at a time uses it."""
 
     def __init__(self, engine: CudaDocuments, parts: Floats, starts: Integers, count: int) -> None:
-        self._parts = torch.from_numpy(parts).to(engine.device)
-        self._host_parts = torch.empty(parts.shape, dtype=torch.float32, pin_memory=True)
-        offsets = torch.from_numpy(starts).to(engine.device)
+        parts_tensor, offsets = (torch.from_numpy(array).to(engine.device) for array in (parts, starts))
         self._stream = torch.cuda.Stream()
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
-            engine._launch(self._parts, offsets, count, None)
+            result = engine._launch(parts_tensor, offsets, count, None)
         self._stream.synchronize()
+        self._host_parts = torch.empty(parts.shape, dtype=torch.float32, pin_memory=True)
+        self._host_result = torch.empty(result.shape, dtype=torch.float32, pin_memory=True)
 
         def steps() -> None:
-            self._result = engine._launch(self._parts, offsets, count, None)
+            parts_tensor.copy_(self._host_parts, non_blocking=True)
+            self._result = engine._launch(parts_tensor, offsets, count, None)
+            self._host_result.copy_(self._result, non_blocking=True)
 
-        self._graph = record_graph(steps, self._parts.device)
-        self._inputs = engine.codes, engine.offsets, engine.grid, offsets  # the graph reads them
-        self._host_result = torch.empty(self._result.shape, dtype=torch.float32, pin_memory=True)
+        self._graph = record_graph(steps, parts_tensor.device)
+        self._inputs = engine.codes, engine.offsets, engine.grid, offsets, parts_tensor  # the graph reads them
 
     def __call__(self, parts: Floats, meanwhile: Callable[[], None]) -> Floats:
-        self._host_parts.copy_(torch.from_numpy(parts))
+        self._host_parts.numpy()[...] = parts
         with torch.cuda.stream(self._stream):
-            self._parts.copy_(self._host_parts, non_blocking=True)
             self._graph.replay()
-            self._host_result.copy_(self._result, non_blocking=True)
-        meanwhile()
-        self._stream.synchronize()
+        try:
+            meanwhile()
+        finally:
+            self._stream.synchronize()
         return np.array(self._host_result.numpy())
 
 

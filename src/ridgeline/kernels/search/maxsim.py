@@ -96,7 +96,7 @@ def score_pairs(
         depth = rows.shape[1]
         _score_pairs_kernel[(documents.shape[1], documents.shape[0])](
             parts, part_offsets, rows, offsets, base, step, documents, scores, documents.shape[1], depth,
-            max(16, triton.next_power_of_2(depth)), MAXSIM_PART, MAXSIM_PART, num_warps=4,
+            max(16, triton.next_power_of_2(depth)), MAXSIM_PART, BLOCK, num_warps=4,
         )  # fmt: skip
     return scores
 
