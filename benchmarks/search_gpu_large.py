@@ -48,8 +48,7 @@ def main() -> None:
     ):
         index = ridgeline.Index(spec, metric="cosine", device="cuda")
         start = time.perf_counter()
-        if "IVF" in spec:
-            index.train(next(draw_blocks(TRAIN, mixture)))
+        index.train(next(draw_blocks(TRAIN, mixture)))
         for block in draw_blocks(options.rows, mixture):
             index.add(block)
         torch.cuda.synchronize()
