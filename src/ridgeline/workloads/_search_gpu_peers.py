@@ -237,10 +237,14 @@ def _open_cuvs(device: str) -> Any:
     return Resources(stream=torch.cuda.current_stream(torch.device(device)).cuda_stream)
 
 
-def _wrap_cuvs(module: Any, index: Any, handle: Any, parameters: tuple[Any, ...], from_squares: bool) -> Find:
+def _wrap_cuvs(
+    module: Any, index: Any, handle: Any, parameters: tuple[Any, ...], from_squares: bool, stored: Any
+) -> Find:
+    """Return the search; it keeps the vectors `stored`, which an index of cuVS reads and does not hold."""
     import torch
 
     def find(queries: Any, k: int) -> tuple[Any, Any]:
+        _ = stored
         values = queries.half()
         arguments = (*parameters, index, values, k)
         scores, rows = (torch.as_tensor(v, device=values.device) for v in module.search(*arguments, resources=handle))
@@ -256,7 +260,7 @@ def _build_cuvs_exact(vectors: Vectors, device: str) -> Peer:
     handle = _open_cuvs(device)
     stored = torch.from_numpy(vectors).to(device, torch.float16)
     index = brute_force.build(stored, metric="inner_product", resources=handle)
-    return _wrap_cuvs(brute_force, index, handle, (), False), {"dtype": "float16"}
+    return _wrap_cuvs(brute_force, index, handle, (), False, stored), {"dtype": "float16"}
 
 
 def _build_cuvs_lists(vectors: Vectors, lists: int, device: str, tune: Tune) -> Peer:
@@ -269,7 +273,7 @@ def _build_cuvs_lists(vectors: Vectors, lists: int, device: str, tune: Tune) -> 
     index = ivf_flat.build(parameters, stored, resources=handle)
 
     def find(nprobe: Any) -> Find:
-        return _wrap_cuvs(ivf_flat, index, handle, (ivf_flat.SearchParams(n_probes=nprobe),), False)
+        return _wrap_cuvs(ivf_flat, index, handle, (ivf_flat.SearchParams(n_probes=nprobe),), False, stored)
 
     nprobe, recall = tune(find, [n for n in PROBES if n <= lists])
     return find(nprobe), {"n_lists": lists, "n_probes": nprobe, "dtype": "float16", "recall when tuned": recall}
@@ -285,7 +289,7 @@ def _build_cagra(vectors: Vectors, device: str, tune: Tune) -> Peer:
     index = cagra.build(parameters, stored, resources=handle)
 
     def find(itopk: Any) -> Find:
-        return _wrap_cuvs(cagra, index, handle, (cagra.SearchParams(itopk_size=itopk),), True)
+        return _wrap_cuvs(cagra, index, handle, (cagra.SearchParams(itopk_size=itopk),), True, stored)
 
     itopk, recall = tune(find, [16, 32, 64, 128, 256, 512])
     settings = {"graph_degree": 64, "itopk_size": itopk, "dtype": "float16"}
