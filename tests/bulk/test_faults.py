@@ -289,3 +289,14 @@ def test_a_job_goes_on_by_itself_when_a_node_dies_at_any_moment(tmp_path, model,
         assert process.returncode == 0, (number, errors)
         assert read_parts(out) == wanted, number
     assert killed >= 0.75 * runs, "jobs ended before the node did"
+
+
+def test_a_wrong_token_of_a_ray_cluster_is_one_sentence(tmp_path, model, whole, cluster):
+    env, address, _ = cluster
+    for wrong in ({"RAY_AUTH_TOKEN": secrets.token_hex(32)}, {"RAY_AUTH_MODE": "disabled"}):
+        process = start_embed(whole, tmp_path / "out", model, "--engine", "ray", "--address", address, env=env | wrong)
+        _, errors = process.communicate(timeout=WAIT_S)
+        assert process.returncode == 2
+        assert f"the Ray cluster at '{address}' refuses the token; set RAY_AUTH_MODE=token" in " ".join(errors.split())
+        assert (env | wrong)["RAY_AUTH_TOKEN"] not in errors
+    assert not (tmp_path / "out").exists()

@@ -7,6 +7,7 @@ room. Ray itself reads RAY_ADDRESS, RAY_AUTH_MODE and RAY_AUTH_TOKEN; the token 
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import time
@@ -47,6 +48,25 @@ def check_reachable(address: str | None) -> None:
         socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
     except (OSError, OverflowError) as error:
         raise InputError(f"no Ray cluster answers at '{address}': {error}; check the address.") from None
+
+
+def check_token(address: str | None) -> None:
+    """Raise InputError if the cluster at host:port refuses the token; `ray.init` repeats that for a minute or more."""
+    if address is None or "://" in address or not address.rpartition(":")[2].isdecimal():
+        return  # "auto", this machine, or Ray's client, which is another protocol
+    from ray import _raylet
+
+    # `ray.init` connects with it. It is not public: if it is missing or changed, `ray.init` says what is wrong.
+    connect = getattr(_raylet, "GcsClient", None)
+    try:
+        if connect is not None:
+            connect(address=address)
+    except Exception as error:
+        if type(error).__name__ == "AuthenticationError":
+            raise InputError(
+                f"the Ray cluster at '{address}' refuses the token; set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or "
+                "RAY_AUTH_TOKEN_PATH to those of the cluster."
+            ) from None
 
 
 class Actor:
@@ -110,6 +130,10 @@ class RayEngine(AbstractContextManager["RayEngine"]):
         elif self._address is not None:
             settings["address"] = self._address
         check_reachable(self._address or os.environ.get("RAY_ADDRESS"))
+        check_token(self._address or os.environ.get("RAY_ADDRESS"))
+        logger = logging.getLogger("ray")
+        level = logger.level
+        logger.setLevel(logging.ERROR)  # `logging_level` counts only after some warnings
         try:
             ray.init(**settings)
         except Exception as error:  # Ray raises errors of many kinds
@@ -117,6 +141,8 @@ class RayEngine(AbstractContextManager["RayEngine"]):
             raise InputError(
                 f"no Ray cluster answers {where}: {_hide_token(str(error))}; check the address and RAY_AUTH_TOKEN."
             ) from None
+        finally:
+            logger.setLevel(level)
         resources = ray.cluster_resources()
         gpus, cpus = int(resources.get("GPU", 0)), int(resources.get("CPU", 0))
         on_gpu = self._device.startswith("cuda") or (self._device == "auto" and gpus > 0)
