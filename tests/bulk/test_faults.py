@@ -300,3 +300,33 @@ def test_a_wrong_token_of_a_ray_cluster_is_one_sentence(tmp_path, model, whole, 
         assert f"the Ray cluster at '{address}' refuses the token; set RAY_AUTH_MODE=token" in " ".join(errors.split())
         assert (env | wrong)["RAY_AUTH_TOKEN"] not in errors
     assert not (tmp_path / "out").exists()
+
+
+OWN_CLUSTER = """
+import os, sys
+from ridgeline.bulk.ray_engine import RayEngine
+
+class Factory:
+    target = sys.argv[1]
+    def __call__(self, device):
+        return lambda task: os.getpriority(os.PRIO_PROCESS, 0)
+
+with RayEngine(Factory(), "cpu", 1, None, None) as engine:
+    print([priority for _, priority in engine.run([0, 1])])
+"""
+
+
+def test_workers_of_an_own_ray_cluster_have_the_priority_of_the_command(tmp_path):
+    pytest.importorskip("ray")
+    (tmp_path / "_ridgeline").mkdir()
+    (tmp_path / "_ridgeline/job.json").touch()
+    hidden = ("RAY_ADDRESS", "RAY_worker_niceness")
+    env = {name: value for name, value in os.environ.items() if name not in hidden}
+    env |= {"HOME": str(tmp_path), "RAY_USAGE_STATS_ENABLED": "0"}
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    for chosen, expected in ((None, own), ("3", own + 3)):
+        more = {} if chosen is None else {"RAY_worker_niceness": chosen}
+        command = [sys.executable, "-c", OWN_CLUSTER, str(tmp_path)]
+        result = subprocess.run(command, env=env | more, capture_output=True, text=True, timeout=WAIT_S, check=False)
+        assert result.stdout.split("\n")[-2:-1] == [str([expected] * 2)], result.stderr
+        assert "Token authentication" not in result.stderr

@@ -29,6 +29,9 @@ WAIT_S = 1.0
 CONNECT_S = 10.0
 START_S = 600.0  # for the first actor
 MAX_ACTORS = 4096
+# Of a cluster that this command starts. Ray runs its workers at niceness 15, so every other process of the machine,
+# Ray's log monitor included, takes CPU time from them; processes of the engine `local` have the usual priority.
+OWN_CLUSTER = {"worker_niceness": 0}
 
 
 def require_ray() -> None:
@@ -126,7 +129,7 @@ class RayEngine(AbstractContextManager["RayEngine"]):
 
         settings: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": False}
         if self._address is None and not os.environ.get("RAY_ADDRESS"):
-            settings |= {"address": "local", "include_dashboard": False}
+            settings |= {"address": "local", "include_dashboard": False, "_system_config": _choose_ray_settings()}
         elif self._address is not None:
             settings["address"] = self._address
         check_reachable(self._address or os.environ.get("RAY_ADDRESS"))
@@ -267,6 +270,11 @@ class RayEngine(AbstractContextManager["RayEngine"]):
             if worker.tasks and worker.starting is None and time.monotonic() - worker.since > self._timeout:
                 ray.kill(worker.handle)
                 worker.since = time.monotonic()
+
+
+def _choose_ray_settings() -> dict[str, Any]:
+    """Return the settings of a cluster that this command starts, without those that the environment makes."""
+    return {name: value for name, value in OWN_CLUSTER.items() if f"RAY_{name}" not in os.environ}
 
 
 def _find_cause(error: Exception) -> str:
