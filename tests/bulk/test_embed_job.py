@@ -108,6 +108,19 @@ def test_too_many_rejects_stop_the_job_and_a_higher_limit_goes_on(tmp_path, sett
     assert len(read_rows(tmp_path / "out")) == 42
 
 
+def test_a_job_counts_its_truncated_texts_without_a_warning(tmp_path, settings, inline, recwarn):
+    long = "the red cat " * 30
+    rows = {i: long if i % 4 == 0 else text for i, text in ROWS.items()}
+    assert bulk.embed(make_source(tmp_path / "in", rows), tmp_path / "out", **settings)["truncated"] == 11
+    assert not recwarn.list
+    assert bulk.embed(tmp_path / "in", tmp_path / "out", **settings)["truncated"] == 0, "nothing is computed"
+    lines = [json.dumps({"id": i, "title": t}) for i, t in enumerate([long, "a dog", "", "a \udcff cat", long])]
+    (tmp_path / "bad.jsonl").write_text("\n".join(lines) + "\n")
+    answer = bulk.embed(tmp_path / "bad.jsonl", tmp_path / "bad", **settings)
+    assert answer["truncated"] == 2, "texts that are encoded again beside a bad one count once"
+    assert answer["rejects"] == 1
+
+
 def test_an_increment_computes_what_changed_and_equals_a_whole_run(tmp_path, settings, inline):
     source = tmp_path / "in"
     make_source(source, ROWS)

@@ -203,12 +203,14 @@ def test_several_devices_stand_in_the_answer(run_embed, tmp_path: Path, expected
 
 def test_several_devices_give_the_same_vectors_and_count_truncated_texts(run_embed, tmp_path: Path, monkeypatch):
     monkeypatch.setattr(file_job.embed_file, "__kwdefaults__", {**file_job.embed_file.__kwdefaults__, "chunk": 4})
-    texts = ["cat " * 99, "a dog", "cat " * 99, "blue tree", "a dog runs", "the red cat"]
+    long = "cat " * 99
+    texts = [long, "a dog", long, "blue tree", long, long, "a dog runs", "the red cat", long]  # 2, 2 and 1 in a chunk
     (tmp_path / "t.txt").write_text("\n".join(texts) + "\n")
-    assert run_embed(tmp_path / "t.txt", "-o", tmp_path / "one.npy", "--device", "cpu")[0] == 0
-    code, _, err = run_embed(tmp_path / "t.txt", "-o", tmp_path / "two.npy", "--device", "cpu,cpu")
-    assert code == 0
-    assert err.count("note: 2 texts reach the limit of 24 tokens") == 1
+    for name, device in (("one", "cpu"), ("two", "cpu,cpu")):
+        words = ["-o", tmp_path / f"{name}.npy", "--device", device, "--verify"]
+        code, _, err = run_embed(tmp_path / "t.txt", *words)
+        assert code == 0
+        assert err.count("note: ") == err.count("note: 5 texts reach the limit of 24 tokens;") == 1
     np.testing.assert_allclose(np.load(tmp_path / "two.npy"), np.load(tmp_path / "one.npy"), atol=2e-6)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,7 +62,7 @@ class EmbedWorker(RowWorker):
         settings = factory.settings
         if factory.check_model and hash_model(settings.model) != settings.model_hash:
             raise InputError(f"model '{settings.model}' has other files here than where the job started; copy them.")
-        self._settings = settings
+        self._settings, self._truncated = settings, 0
         self._embedder = Embedder(
             settings.model,
             device=device,
@@ -75,7 +76,8 @@ class EmbedWorker(RowWorker):
     def compute(self, values: Any) -> Computed:
         import pyarrow as arrow
 
-        vectors, bad = _encode_good(self._embedder.encode, values.to_pylist(), self._embedder.dim)
+        self._truncated = 0
+        vectors, bad = _encode_good(self._encode, values.to_pylist(), self._embedder.dim)
         reasons = _find_unfit(vectors, self._settings.vectors)
         if reasons:
             good = np.delete(np.arange(len(values)), [index for index, _ in bad])
@@ -83,7 +85,21 @@ class EmbedWorker(RowWorker):
             vectors = np.delete(vectors, list(reasons), axis=0)
         flat = arrow.array(_convert(vectors, self._settings.vectors).reshape(-1))
         column = arrow.FixedSizeListArray.from_arrays(flat, self._embedder.dim)
-        return Computed(arrow.table({VECTOR: column}), sorted(bad))
+        return Computed(arrow.table({VECTOR: column}), sorted(bad), self._truncated)
+
+    def _encode(self, texts: list[str]) -> NDArray[np.float32]:
+        """Encode texts and count those of this call that reach the limit: a worker has no terminal for warnings."""
+        from ridgeline.embed import TruncationWarning
+
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", TruncationWarning)
+            vectors: NDArray[np.float32] = self._embedder.encode(texts)
+        messages = [warning.message for warning in caught]
+        self._truncated = sum(note.count for note in messages if isinstance(note, TruncationWarning))
+        for warning in caught:
+            if not isinstance(warning.message, TruncationWarning):
+                warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+        return vectors
 
     def describe(self) -> dict[str, str]:
         settings, embedder = self._settings, self._embedder

@@ -106,6 +106,7 @@ class Totals:
 
     meter: Meter = field(default_factory=lambda: Meter(0, 0, 0))
     computed: int = 0
+    truncated: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     first_rejects: list[Reject] = field(default_factory=list)
 
@@ -225,6 +226,7 @@ def run_chunks(
             done[part.chunk] = part
             meter.add(outcome, rows_by_chunk[task.chunk])
             totals.computed += part.computed
+            totals.truncated += outcome.truncated
             totals.first_rejects += outcome.rejects[: max(0, SHOWN_REJECTS - len(totals.first_rejects))]
             for stage, seconds in outcome.seconds.items():
                 totals.seconds[stage] = totals.seconds.get(stage, 0.0) + seconds

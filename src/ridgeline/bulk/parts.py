@@ -67,6 +67,7 @@ class Outcome:
     seconds: dict[str, float] = field(default_factory=dict)  # by stage
     rejects: tuple[Reject, ...] = ()  # the first ones
     place: Place | None = None  # where the worker runs
+    truncated: int = 0  # texts that reach the limit of tokens
 
 
 def encode_parquet(table: Any) -> bytes:

@@ -224,6 +224,7 @@ class RowJob:
             "removed": changes.removed_count if changes else 0,
             "rejects": sum(part.rejects for part in done.values()),
             "chunks": len(self.chunks),
+            **({"truncated": totals.truncated} if self.settings["kind"] == "embed" else {}),
             "seconds": time.monotonic() - started,
             "stage_seconds": totals.seconds,
             "busy_seconds": totals.busy,

@@ -29,6 +29,7 @@ class Computed:
 
     columns: Any  # pyarrow.Table, a row for each good one
     bad: list[tuple[int, str]]
+    truncated: int = 0  # texts that reach the limit of tokens
 
 
 class RowFactory(Protocol):
@@ -96,7 +97,7 @@ class RowWorker(ABC):
         part = write_part(self._storage, task, self._folder, rows, rejects, len(new.columns))
         ended = time.perf_counter()
         seconds = {"read": read - started, "compute": computed - read, "write": ended - computed}
-        return Outcome(part, None, seconds, tuple(rejects[:SHOWN_REJECTS]))
+        return Outcome(part, None, seconds, tuple(rejects[:SHOWN_REJECTS]), truncated=new.truncated)
 
     def _merge(
         self, new: Computed, missing: NDArray[np.int64], count: int, reuse: Reuse | None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ridgeline.cli.output import Json, Quiet, print_json, print_line, stderr
+from ridgeline.cli.output import Json, Quiet, print_json, print_line, print_note, stderr
 from ridgeline.cli.progress import INTERVAL_S, format_left
 from ridgeline.cli.read_options import Stamps
 from ridgeline.cli.resample_options import (
@@ -165,6 +165,9 @@ def finish(answer: dict[str, Any], as_json: bool, quiet: bool) -> None:
         print_json(answer)
     elif not quiet:
         print_line(_format_answer(answer), stderr())
+        if answer.get("truncated"):
+            texts = "text reaches" if answer["truncated"] == 1 else "texts reach"
+            print_note(f"{answer['truncated']:,} {texts} the limit of tokens; what lies beyond is not in the vector.")
     if answer["rejects"]:
         if not as_json:
             print_line(f"{answer['rejects']:,} rejects: their reasons are in {answer['target']}/rejects", stderr())

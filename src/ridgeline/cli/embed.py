@@ -115,7 +115,7 @@ def embed(
     with (
         # The workers of a pool place themselves, each near its own GPU.
         stay_near(devices[0], place and len(devices) == 1, quiet) as location,
-        _collect_warnings() as notes,
+        _collect_warnings() as caught,
         Embedder(model, device=devices[0], **settings) as embedder,
         _start_pool(model, devices, settings) as pool,
     ):
@@ -136,6 +136,7 @@ def embed(
                 resume=lambda count: None if quiet else _print_resumed(count),
             )
         seconds = time.perf_counter() - loaded
+        notes = _join_notes(caught)  # --verify encodes some texts again
         passed, sentence = verify_file(embedder, file, out, column, text_format) if verify else (True, "")
         cpus = sorted(os.sched_getaffinity(0))
     answer = {
@@ -149,7 +150,7 @@ def embed(
         "seconds": seconds,
         "load_seconds": loaded - started,
         "verified": passed if verify else None,
-        "notes": [*dict.fromkeys(notes)],
+        "notes": notes,
     }
     if as_json:
         print_json(answer)
@@ -169,7 +170,7 @@ def _start_pool(model: str, devices: list[str], settings: dict[str, Any]) -> Emb
 
 
 def _print_result(result: JobResult, seconds: float, verified: str, notes: list[str], quiet: bool) -> None:
-    for note in dict.fromkeys(notes):
+    for note in notes:
         print_note(note)
     if not quiet:
         count = result.quality.count - result.resumed
@@ -183,17 +184,28 @@ def _print_result(result: JobResult, seconds: float, verified: str, notes: list[
 
 
 @contextmanager
-def _collect_warnings() -> Iterator[list[str]]:
+def _collect_warnings() -> Iterator[list[Warning | str]]:
     """Collect the warnings of the engine, to print them at the end."""
-    notes: list[str] = []
+    caught: list[Warning | str] = []
 
     def keep(message: Warning | str, *_: Any, **__: Any) -> None:
-        notes.append(str(message))
+        caught.append(message)
 
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
         warnings.showwarning = keep
-        yield notes
+        yield caught
+
+
+def _join_notes(caught: list[Warning | str]) -> list[str]:
+    """Return each note once, and one that counts the truncated texts of the whole file."""
+    from ridgeline.embed import TruncationWarning
+
+    notes = [str(warning) for warning in caught if not isinstance(warning, TruncationWarning)]
+    if truncated := [warning for warning in caught if isinstance(warning, TruncationWarning)]:
+        first, limit = min(warning.first for warning in truncated), truncated[0].limit
+        notes.append(str(TruncationWarning(sum(warning.count for warning in truncated), first, limit)))
+    return [*dict.fromkeys(notes)]
 
 
 def _print_resumed(count: int) -> None:

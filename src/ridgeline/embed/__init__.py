@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ridgeline.embed.devices import resolve_torch_device as resolve_torch_device
     from ridgeline.embed.embedder import Embedder as Embedder
     from ridgeline.embed.embedder import TooLong as TooLong
+    from ridgeline.embed.embedder import TruncationWarning as TruncationWarning
     from ridgeline.embed.embedder_pool import EmbedderPool as EmbedderPool
     from ridgeline.embed.encoder import Encoder as Encoder
     from ridgeline.embed.encoder import Head as Head
@@ -47,7 +48,7 @@ __getattr__, __dir__, __all__ = attach(
     {
         "config": ["Config", "read_config"],
         "devices": ["choose_cpu_dtype", "resolve_torch_device"],
-        "embedder": ["Embedder", "TooLong"],
+        "embedder": ["Embedder", "TooLong", "TruncationWarning"],
         "embedder_pool": ["EmbedderPool"],
         "encoder": ["Encoder", "Head"],
         "fetch": ["fetch_model"],

@@ -72,6 +72,18 @@ class TooLong(InputError):
     """A text has more tokens than the model takes."""
 
 
+class TruncationWarning(UserWarning):
+    """Texts reach the limit of tokens: `count` of them, the first one has the number `first`."""
+
+    def __init__(self, count: int, first: int, limit: int) -> None:
+        super().__init__(count, first, limit)
+        self.count, self.first, self.limit = count, first, limit
+
+    def __str__(self) -> str:
+        subject = f"text {self.first} reaches" if self.count == 1 else f"{self.count:,} texts reach"
+        return f"{subject} the limit of {self.limit} tokens; what lies beyond is not in the vector."
+
+
 class Embedder:
     """A sentence encoder: texts → vectors.
 
@@ -530,12 +542,7 @@ class Embedder:
         self._check_tokens(tokens, first)
         truncated = np.flatnonzero(tokens.lengths >= self.max_tokens)
         if truncate and len(truncated):
-            subject = (
-                f"text {first + int(truncated[0])} reaches" if len(truncated) == 1 else f"{len(truncated)} texts reach"
-            )
-            warnings.warn(
-                f"{subject} the limit of {self.max_tokens} tokens; what lies beyond is not in the vector.", stacklevel=3
-            )
+            warnings.warn(TruncationWarning(len(truncated), first + int(truncated[0]), self.max_tokens), stacklevel=3)
         return tokens if self.config.dropped_token is None else drop_token(tokens, self.config.dropped_token)
 
     def _check_tokens(self, tokens: Tokens, first: int) -> None:

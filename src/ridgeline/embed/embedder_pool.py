@@ -17,7 +17,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.embed.embedder import Embedder
+from ridgeline.embed.embedder import Embedder, TruncationWarning
 from ridgeline.embed.inputs import check_texts, get_length, split_windows
 from ridgeline.embed.models import DEFAULT, find_model
 from ridgeline.errors import InputError
@@ -101,15 +101,16 @@ class EmbedderPool:
 
 def _make_encode(
     model: str, settings: dict[str, Any], device: str
-) -> Callable[[tuple[int, list[str]]], tuple[Vectors, list[str]]]:
+) -> Callable[[tuple[int, list[str]]], tuple[Vectors, list[str | Warning]]]:
     """Load the encoder in a worker; its function returns vectors and warnings, which the caller repeats."""
     embedder = Embedder(model, device=device, **settings)
 
-    def encode(part: tuple[int, list[str]]) -> tuple[Vectors, list[str]]:
+    def encode(part: tuple[int, list[str]]) -> tuple[Vectors, list[str | Warning]]:
         first, texts = part
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
             vectors = embedder.encode_part(texts, first)
-        return vectors, [str(warning.message) for warning in caught]
+        messages = [warning.message for warning in caught]
+        return vectors, [note if isinstance(note, TruncationWarning) else str(note) for note in messages]
 
     return encode
