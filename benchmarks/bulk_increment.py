@@ -141,7 +141,7 @@ def measure_driver(folder: Path, chunks: int = 3000) -> str:
     with Target(str(folder / "target")) as target:
         target.begin({"generation": 1})
         cpu_s, wall_s = time.process_time(), time.perf_counter()
-        run_chunks(target, None, Execution(device="cpu"), tasks, {}, chunks * 16_384, rows, lambda *_: [])
+        run_chunks(target, None, Execution(device="cpu").check(), tasks, {}, chunks * 16_384, rows, lambda *_: [])
         cpu_s, wall_s = time.process_time() - cpu_s, time.perf_counter() - wall_s
         commits = len(list((folder / "target/_ridgeline/commits").iterdir()))
     return (

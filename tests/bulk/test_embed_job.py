@@ -22,6 +22,7 @@ from hypothesis.extra.numpy import arrays
 from tests.bulk.dies import Dies
 from tests.bulk.sources_made import make_source, make_table, make_texts, read_parts, read_rows
 
+import ridgeline.bulk.job as job
 from ridgeline import Embedder, bulk
 from ridgeline.bulk.embedding import _convert, _find_unfit
 from ridgeline.bulk.engines import Death, LocalEngine, choose_devices, spread_workers
@@ -119,6 +120,13 @@ def test_a_job_counts_its_truncated_texts_without_a_warning(tmp_path, settings, 
     answer = bulk.embed(tmp_path / "bad.jsonl", tmp_path / "bad", **settings)
     assert answer["truncated"] == 2, "texts that are encoded again beside a bad one count once"
     assert answer["rejects"] == 1
+
+
+def test_a_job_chooses_its_devices_once(tmp_path, settings, inline, monkeypatch):
+    calls = []
+    monkeypatch.setattr(job, "choose_devices", lambda text: calls.append(text) or ["cpu"])
+    bulk.embed(make_source(tmp_path / "in", ROWS), tmp_path / "out", **settings)
+    assert calls == ["cpu"]
 
 
 def test_an_increment_computes_what_changed_and_equals_a_whole_run(tmp_path, settings, inline):

@@ -79,14 +79,20 @@ def embed(
         raise unknown("type of vectors", vectors, VECTOR_TYPES)
     if format == "delta" and vectors != "float32":
         raise InputError("a Delta table has no float16; leave --vectors out, or choose parquet or lance.")
-    execution = Execution(engine, address, workers, chunk_timeout, max_rejects, device, price, report)
-    devices = execution.check()
+    execution = Execution(engine, address, workers, chunk_timeout, max_rejects, device, price, report).check()
     require_arrow()
     refuse_second_driver(call["out"])
     table = open_table(find_files(call["sources"], call["out"]), column, key)
     output, table = open_output(format, call["out"], table)
     model_settings = EmbedSettings(
-        model, hash_model(model), _name_dtype(dtype, devices[0]), max_tokens, prompt, truncate_dim, normalize, vectors
+        model,
+        hash_model(model),
+        _name_dtype(dtype, execution.devices[0]),
+        max_tokens,
+        prompt,
+        truncate_dim,
+        normalize,
+        vectors,
     )
     settings = add_code_version(
         {

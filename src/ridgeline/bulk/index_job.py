@@ -24,7 +24,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.bulk.engines import choose_devices
 from ridgeline.bulk.job import (
     Chunk,
     Execution,
@@ -241,8 +240,7 @@ def index(
         raise InputError(f"--sample is {sample}; give 0 or more.")
     if incremental and key is None:
         raise InputError("--incremental needs --key: without it, ids are the numbers of rows, which change.")
-    execution = Execution(engine, address, workers, chunk_timeout, max_rejects, device, price, report)
-    devices = execution.check()
+    execution = Execution(engine, address, workers, chunk_timeout, max_rejects, device, price, report).check()
     refuse_second_driver(call["out"])
     table = open_table(find_files(call["sources"], call["out"]), column, key, "vectors", keep)
     _check_key(table)
@@ -252,7 +250,7 @@ def index(
     index_settings = IndexSettings(
         _choose_spec(spec, min(rows, shard_rows)),
         metric,
-        dtype if dtype != "auto" else "float32" if devices[0] == "cpu" else "float16",
+        dtype if dtype != "auto" else "float32" if execution.devices[0] == "cpu" else "float16",
         _find_dim(table),
         model or described.get("model"),
         sample,
@@ -342,7 +340,7 @@ class _IndexJob:
             settings.spec,
             dim=settings.dim,
             metric=settings.metric,
-            device="cpu" if self.execution.engine == "ray" else choose_devices(self.execution.device)[0],
+            device="cpu" if self.execution.engine == "ray" else self.execution.devices[0],
             dtype=settings.dtype,
             model=settings.model,
         )

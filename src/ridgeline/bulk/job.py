@@ -72,9 +72,10 @@ class Execution:
     device: str = "auto"
     price: str | None = None  # an entry of the price book (default: that of this machine)
     report: Report = lambda _: None
+    devices: tuple[str, ...] = ()  # of this machine, or the name of those of the cluster; `check` sets it
 
-    def check(self) -> list[str]:
-        """Return the devices of this machine, or the name of those of the cluster; raises InputError."""
+    def check(self) -> Self:
+        """Return the execution with its devices; raises InputError."""
         if self.engine not in ENGINES:
             raise unknown("engine", self.engine, ENGINES)
         if self.address is not None and self.engine != "ray":
@@ -88,8 +89,8 @@ class Execution:
             from ridgeline.bulk.ray_engine import require_ray
 
             require_ray()
-            return [self.device]
-        return choose_devices(self.device)
+            return replace(self, devices=(self.device,))
+        return replace(self, devices=tuple(choose_devices(self.device)))
 
     def open(self, factory: Any) -> Any:
         """Return the engine, not started."""
@@ -97,7 +98,7 @@ class Execution:
             from ridgeline.bulk.ray_engine import RayEngine
 
             return RayEngine(factory, self.device, self.workers, self.address, self.chunk_timeout)
-        return LocalEngine(factory, spread_workers(choose_devices(self.device), self.workers), self.chunk_timeout)
+        return LocalEngine(factory, spread_workers([*self.devices], self.workers), self.chunk_timeout)
 
 
 @dataclass

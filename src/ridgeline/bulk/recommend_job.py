@@ -130,8 +130,7 @@ def recommend(
     if k < 1:
         raise InputError(f"-k is {k}; give 1 or more.")
     check_row_options(format, chunk_rows, incremental, column or "user")
-    execution = Execution(engine, address, workers, chunk_timeout, max_rejects, device, price, report)
-    execution.check()
+    execution = Execution(engine, address, workers, chunk_timeout, max_rejects, device, price, report).check()
     model_hash = hash_recommender(folder)
     refuse_second_driver(call["out"])
     table = open_table(find_files(call["sources"], call["out"]), column, None, "ids")

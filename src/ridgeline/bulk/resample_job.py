@@ -328,8 +328,7 @@ def resample(
         raise unknown("span", span, SPANS)
     if not hz > 0:
         raise InputError(f"--hz {hz} is no rate; give a number above 0.")
-    execution = Execution(engine, address, workers, chunk_timeout, max_rejects, device, price, report)
-    execution.check()
+    execution = Execution(engine, address, workers, chunk_timeout, max_rejects, device, price, report).check()
     require_arrow()
     refuse_second_driver(call["out"])
     conversion = ConversionSettings(
