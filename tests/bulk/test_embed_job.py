@@ -107,6 +107,11 @@ def test_too_many_rejects_stop_the_job_and_a_higher_limit_goes_on(tmp_path, sett
     assert (answer["rows"], answer["rejects"]) == (42, 2)
     assert answer["computed"] <= 4, "the last chunk may have been done before the limit was seen"
     assert len(read_rows(tmp_path / "out")) == 42
+    before = read_parts(tmp_path / "out")
+    with pytest.raises(InputError, match="is complete with 2 rejects, more than --max-rejects 1; it stays as it is"):
+        bulk.embed(tmp_path / "in.jsonl", tmp_path / "out", max_rejects=1, **settings)
+    assert read_parts(tmp_path / "out") == before
+    assert bulk.embed(tmp_path / "in.jsonl", tmp_path / "out", max_rejects=2, **settings)["computed"] == 0
 
 
 def test_a_job_counts_its_truncated_texts_without_a_warning(tmp_path, settings, inline, recwarn):

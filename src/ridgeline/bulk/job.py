@@ -147,8 +147,17 @@ def fingerprint(chunks: Iterable[Chunk]) -> str:
     return hashlib.sha256("".join(chunk.key for chunk in chunks).encode()).hexdigest()[:16]
 
 
-def check_job(target: Target, settings: Mapping[str, Any], chunks: list[Chunk], incremental: bool) -> JobState | None:
-    """Return the state of a target; raises InputError if it belongs to another job or its source changed."""
+def check_job(
+    target: Target,
+    settings: Mapping[str, Any],
+    chunks: list[Chunk],
+    incremental: bool,
+    max_rejects: int | None = None,
+) -> JobState | None:
+    """Return the state of a target.
+
+    Raises InputError if it belongs to another job, its source changed, or it is complete with too many rejects.
+    """
     state = target.state()
     if state is None:
         return None
@@ -160,6 +169,13 @@ def check_job(target: Target, settings: Mapping[str, Any], chunks: list[Chunk], 
     if state.job["plan"] != fingerprint(chunks) and not incremental:
         update = "" if settings["kind"] == "resample" else "update the target with --incremental, or "
         raise InputError(f"the source of '{target.url}' changed since its job started; {update}choose another target.")
+    if state.complete and state.job["plan"] == fingerprint(chunks) and max_rejects is not None:
+        rejects = sum(part.rejects for part in state.parts.values())
+        if rejects > max_rejects:
+            raise InputError(
+                f"'{target.url}' is complete with {rejects} rejects, more than --max-rejects {max_rejects}; it stays "
+                f"as it is. Their reasons are in '{target.url}/rejects'; correct the source, or give a higher limit."
+            )
     return state
 
 
