@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 import gzip
+import hashlib
 import io
 import json
 import re
 from pathlib import Path
+from typing import ClassVar
 
 import pyarrow as arrow
 import pyarrow.parquet as parquet
@@ -165,6 +167,43 @@ def test_fsspec_reads_a_file_a_folder_and_a_glob(tmp_path, source):
     parquet.write_table(make_table([1, 2], ["x", "y"]), tmp_path / "a.parquet")
     [chunk] = read_all([f"local://{tmp_path}/{source}"], 9)
     assert chunk.rows["id"].to_pylist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("mark", "changes"),
+    [("ETag", True), ("blob_id", True), ("sha", True), ("Last-Modified", True), ("created", True), ("comment", False)],
+)
+def test_a_file_without_a_time_has_the_mark_of_its_content_as_version(mark, changes):
+    fsspec = pytest.importorskip("fsspec")
+    memory = pytest.importorskip("fsspec.implementations.memory")
+
+    class MarkedFiles(memory.MemoryFileSystem):
+        protocol = "marked"
+        store: ClassVar[dict] = {}
+        pseudo_dirs: ClassVar[list] = [""]
+
+        @classmethod
+        def _strip_protocol(cls, path):
+            return super()._strip_protocol(path.replace("marked://", "memory://"))
+
+        def info(self, path, **options):
+            known = super().info(path, **options)
+            known.pop("created", None)
+            if known["type"] == "file":
+                known[mark] = hashlib.sha256(self.cat_file(path)).hexdigest()
+            return known
+
+    fsspec.register_implementation("marked", MarkedFiles, clobber=True)
+    storage._open_filesystem.cache_clear()
+    versions = []
+    for content in (b"one", b"two", b"one"):
+        MarkedFiles().pipe("/in/a.txt", content)
+        [listed] = find_files(["marked://in"])
+        [single] = find_files(["marked://in/a.txt"])
+        assert listed.version == single.version
+        versions.append(listed.version)
+    assert versions[0] == versions[2]
+    assert (versions[0] != versions[1]) is changes, "a change of the content that keeps the size"
 
 
 @pytest.mark.parametrize("source", ["none.parquet", "*.parquet", "s3://", "notes.md", "foo://bucket/x"])

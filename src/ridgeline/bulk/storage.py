@@ -35,6 +35,8 @@ CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S = 10, 60
 BLOCK_BYTES = 4 << 20  # of one range request
 ARROW_SCHEMES = ("s3", "gs", "gcs", "az", "abfs", "abfss", "hdfs")  # that pyarrow reads itself; fsspec reads the others
 ARROW_NAMES = {"az": "abfs", "gcs": "gs"}
+# What file systems of fsspec call a mark of the content (HTTP, Hugging Face, GitHub, Google) or the time of a change.
+CONTENT_MARKS = ("ETag", "blob_id", "sha", "md5Hash", "Content-MD5", "Digest", "Last-Modified", "modify", "created")
 
 Result = TypeVar("Result")
 
@@ -227,15 +229,20 @@ class RemoteStorage(Storage):
             if _repeat(self.url, lambda: system.get_file_info(bucket)).type == fs.FileType.NotFound:
                 raise InputError(f"there is no bucket '{bucket}' for '{self.url}'; check the name and the region.")
         files = [info for info in infos if info.type == fs.FileType.File]
-        files = [FileState(info.path[len(root) :].lstrip("/"), info.size, _get_version(info)) for info in files]
-        return sorted((file for file in files if file.name), key=lambda file: file.name)
+        states = [
+            FileState(info.path[len(root) :].lstrip("/"), info.size, _get_version(self.url, system, info))
+            for info in files
+        ]
+        return sorted((state for state in states if state.name), key=lambda state: state.name)
 
     def state(self, name: str = "") -> FileState | None:
         from pyarrow import fs
 
         system, path = self._find(name)
         info = _repeat(self.label(name), lambda: system.get_file_info(path))
-        return FileState(name, info.size, _get_version(info)) if info.type == fs.FileType.File else None
+        if info.type != fs.FileType.File:
+            return None
+        return FileState(name, info.size, _get_version(self.label(name), system, info))
 
     def open(self, name: str = "") -> Any:
         state = self.state(name)
@@ -332,8 +339,13 @@ class _RangeReader(io.RawIOBase):
         return length
 
 
-def _get_version(info: Any) -> str:
-    return str(info.mtime_ns if info.mtime_ns is not None else info.size)
+def _get_version(label: str, system: Any, info: Any) -> str:
+    """Return what changes with the content: the time of the last change, or what else fsspec says about the file."""
+    if info.mtime_ns is not None:
+        return str(info.mtime_ns)
+    files = getattr(getattr(system, "handler", None), "fs", None)
+    details = _repeat(label, lambda: files.info(info.path)) if files is not None else {}
+    return next((str(details[name]) for name in CONTENT_MARKS if details.get(name)), str(info.size))
 
 
 @cache
