@@ -129,6 +129,53 @@ def test_a_target_inside_its_source_is_refused(tmp_path, source, out):
         find_files([tmp_path / source], str(tmp_path / out))
 
 
+@pytest.mark.parametrize(
+    ("kind", "cell", "stored"),
+    [
+        (arrow.int64(), 2.0, 2),
+        (arrow.int64(), 1.5, None),
+        (arrow.int64(), 1e300, None),
+        (arrow.int64(), True, None),
+        (arrow.float64(), True, None),
+        (arrow.float32(), 1e300, None),
+        (arrow.float32(), 0.5, 0.5),
+        (arrow.bool_(), 1, None),
+        (arrow.date32(), 1.5, None),
+        (arrow.list_(arrow.int64()), [1, 2.0], [1, 2]),
+        (arrow.list_(arrow.int64()), [1, 2.5], None),
+        (arrow.list_(arrow.int64()), "12", None),
+        (arrow.struct([("a", arrow.int64())]), {"a": 1}, {"a": 1}),
+        (arrow.struct([("a", arrow.int64())]), {}, {"a": None}),
+        (arrow.struct([("a", arrow.int64())]), {"a": 1.5}, None),
+        (arrow.struct([("a", arrow.int64())]), {"a": 1, "b": 2}, None),
+    ],
+)
+def test_a_json_value_that_its_column_would_change_is_a_reject(tmp_path, kind, cell, stored):
+    typed = arrow.table({"id": [1], "title": ["x"], "n": arrow.array([None], kind)})
+    parquet.write_table(typed, tmp_path / "a.parquet")
+    (tmp_path / "b.jsonl").write_text(json.dumps({"id": 2, "title": "y", "n": cell}) + "\n")
+    [chunk] = read_all(tmp_path, 10)
+    values = dict(zip(chunk.rows["id"].to_pylist(), chunk.rows["n"].to_pylist(), strict=True))
+    assert values == ({1: None} if stored is None else {1: None, 2: stored})
+    assert [reject.row for reject in chunk.rejects] == ([0] if stored is None else [])
+
+
+@pytest.mark.parametrize("kind", [arrow.string(), arrow.large_string()])
+def test_a_text_of_parquet_that_is_no_utf_8_is_a_reject(tmp_path, kind):
+    data = arrow.array([b"good", b"\xff bad", None, b"", b"cut \xc3"], arrow.large_binary()).cast(
+        arrow.large_binary() if kind == arrow.large_string() else arrow.binary()
+    )
+    texts = arrow.Array.from_buffers(kind, len(data), data.buffers())
+    parquet.write_table(arrow.table({"id": range(5), "title": texts}), tmp_path / "a.parquet")
+    chunks = read_all(tmp_path, 2)
+    assert [row for chunk in chunks for row in chunk.rows.to_pylist()] == [
+        {"id": 0, "title": "good"},
+        {"id": 3, "title": ""},
+    ]
+    reasons = {reject.row: reject.reason for chunk in chunks for reject in chunk.rejects}
+    assert reasons == {1: "'title' is not UTF-8", 2: "'title' is null", 4: "'title' is not UTF-8"}
+
+
 @given(st.lists(st.one_of(st.text(max_size=8), st.integers(), st.none(), st.floats(allow_nan=False)), max_size=15))
 def test_every_json_line_is_a_row_or_a_reject(tmp_path_factory, values):
     path = tmp_path_factory.mktemp("json") / "in.jsonl"

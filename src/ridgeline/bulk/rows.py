@@ -11,6 +11,7 @@ import csv
 import gzip
 import io
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -295,9 +296,36 @@ def _make_array(cells: list[Any], kind: Any, is_text: bool, is_csv: bool) -> Any
         return arrow.array([None if cell is None else convert(cell) for cell in cells], kind)
     if is_csv:
         return arrow.array(cells, arrow.string()).cast(kind)
-    if arrow.types.is_integer(kind) and any(isinstance(cell, bool) for cell in cells):
-        raise TypeError("a truth value")
-    return arrow.array(cells, kind)
+    return arrow.array([_keep_exact(cell, kind) for cell in cells], kind)
+
+
+def _keep_exact(cell: Any, kind: Any) -> Any:
+    """Return a JSON value that Arrow stores as it is; raises if there is none.
+
+    Arrow itself cuts 1.5 to 1 in a column of whole numbers, stores a truth value as 1.0, drops names that a structure
+    does not have, and makes 1e300 infinite in float32.
+    """
+    from pyarrow import types
+
+    if cell is None or types.is_map(kind):
+        return cell
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return [_keep_exact(value, kind.value_type) for value in cell] if isinstance(cell, list) else cell
+    if types.is_struct(kind) and isinstance(cell, dict):
+        fields = {field.name: field.type for field in kind}
+        if cell.keys() - fields.keys():
+            raise TypeError("names that the structure does not have")
+        return {name: _keep_exact(value, fields[name]) for name, value in cell.items()}
+    if isinstance(cell, bool) != types.is_boolean(kind):
+        raise TypeError("a truth value, or none")
+    if isinstance(cell, float) and not types.is_floating(kind):
+        if not cell.is_integer():
+            raise ValueError("a fraction")
+        return int(cell)
+    is_narrow = types.is_floating(kind) and kind.bit_width < 64 and isinstance(cell, float) and math.isfinite(cell)
+    if is_narrow and abs(cell) > float(np.finfo(f"f{kind.bit_width // 8}").max):
+        raise OverflowError("too large")
+    return cell
 
 
 def _parse_integer(cell: str) -> int:
