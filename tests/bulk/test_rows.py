@@ -24,6 +24,8 @@ from ridgeline.bulk.rows import RowReader
 from ridgeline.bulk.sources import find_files, open_table, plan_spans
 from ridgeline.errors import InputError, StoreError
 
+GZIPPED = gzip.compress(b"".join(b'{"id": %d, "title": "%d"}\n' % (i, i**5) for i in range(500)), mtime=0)
+
 
 def read_all(source: Path | list[Path], chunk_rows: int, column: str | None = "title", key: str | None = "id"):
     files = find_files(source if isinstance(source, list) else [source])
@@ -103,6 +105,10 @@ def test_a_later_number_that_would_come_back_as_another_text_is_a_reject(tmp_pat
         ("a.csv", b"id,title,title\n1,a,b\n", "a.csv' has two columns 'title'"),
         ("a.csv", "id,title\n1,a\n".encode("utf-16"), "a.csv' is UTF-16; convert it"),
         ("a.jsonl", b'{\n "id": 1\n}\n', "a.jsonl' has no JSON object in its first lines"),
+        ("a.csv", "id,title,\xe9t\xe9\n1,a,b\n".encode("latin-1"), "the header of '"),
+        ("a.jsonl.gz", b'{"id": 1, "title": "x"}\n', "a.jsonl.gz' cannot be decompressed"),
+        ("a.jsonl.gz", GZIPPED[:-20], "a.jsonl.gz' cannot be decompressed"),
+        ("a.csv.gz", GZIPPED[:40] + bytes(20) + GZIPPED[60:], "a.csv.gz' cannot be decompressed"),
     ],
 )
 def test_a_text_file_that_cannot_be_a_table_is_named(tmp_path, name, data, message):

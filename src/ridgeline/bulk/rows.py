@@ -8,7 +8,6 @@ batch.rejects  # [Reject(source, row, reason), …]
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import json
 import math
@@ -20,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.bulk.sources import (
+    DAMAGED_GZIP,
     DEFAULT_COLUMN,
     FLOAT,
     SourceFile,
@@ -85,14 +85,15 @@ class RowReader:
     def _check(
         self, file: SourceFile, rows: Any, places: NDArray[np.int64]
     ) -> tuple[Any, NDArray[np.int64], list[Reject]]:
-        """Reject rows without a text or a key."""
+        """Reject rows without a text or a key, and those of which one is no text: Parquet files do not check it."""
         rejects: list[Reject] = []
         for name in dict.fromkeys((self._table.column, self._table.key)):
-            if name is None or not rows[name].null_count:
+            if name is None:
                 continue
-            bad = np.asarray(rows[name].is_null())
-            rejects += [Reject(file.label, int(row), f"'{name}' is null") for row in places[bad]]
-            rows, places = rows.filter(_to_arrow(~bad)), places[~bad]
+            for bad, reason in ((_find_null(rows[name]), "null"), (_find_undecodable(rows[name]), "not UTF-8")):
+                if bad is not None:
+                    rejects += [Reject(file.label, int(row), f"'{name}' is {reason}") for row in places[bad]]
+                    rows, places = rows.filter(_to_arrow(~bad)), places[~bad]
         return rows, places, rejects
 
     def _read_parquet(self, file: SourceFile, span: Span) -> tuple[Any, NDArray[np.int64], list[Reject]]:
@@ -184,7 +185,7 @@ class RowReader:
             try:
                 stream.seek(span.offset)
                 data = stream.read(span.length)
-            except (OSError, EOFError, gzip.BadGzipFile) as error:
+            except DAMAGED_GZIP as error:
                 raise StoreError(f"{file.label} cannot be decompressed: {error}; the file is damaged.") from error
         if len(data) != span.length:
             raise StoreError(f"{file.label} is shorter than when the job was planned; run the command again.")
@@ -281,6 +282,30 @@ class RowReader:
         if self._unzipped is not None:
             self._unzipped[1].close()
         self._parquet = self._unzipped = None
+
+
+def _find_null(column: Any) -> NDArray[np.bool_] | None:
+    return np.asarray(column.is_null()) if column.null_count else None
+
+
+def _find_undecodable(column: Any) -> NDArray[np.bool_] | None:
+    """Return which texts are not UTF-8; None if all are, or if these are no texts."""
+    import pyarrow as arrow
+
+    if not (arrow.types.is_string(column.type) or arrow.types.is_large_string(column.type)):
+        return None
+    try:
+        column.validate(full=True)
+    except arrow.ArrowInvalid:
+        return np.array([not _is_text(value) for value in column.cast(arrow.large_binary()).to_pylist()])
+    return None
+
+
+def _is_text(value: bytes | None) -> bool:
+    try:
+        return value is None or bool(value.decode() or True)
+    except UnicodeDecodeError:
+        return False
 
 
 def _make_array(cells: list[Any], kind: Any, is_text: bool, is_csv: bool) -> Any:

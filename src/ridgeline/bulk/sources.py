@@ -15,9 +15,10 @@ import io
 import json
 import os
 import re
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -39,6 +40,7 @@ BLOCK_BYTES = 8 << 20
 LINE_END, QUOTE = 10, 34
 MAX_CHUNK_BYTES = 64 << 20  # of text in one chunk
 READERS = 16  # files whose ends are read at once
+DAMAGED_GZIP = (OSError, EOFError, zlib.error)  # what a damaged .gz file raises
 SUFFIXES = {
     ".parquet": "parquet",
     ".jsonl": "jsonl",
@@ -368,7 +370,7 @@ def _read_schema(file: SourceFile) -> tuple[dict[str, Any], bool, list[str]]:
     if file.kind == "txt":
         return {DEFAULT_COLUMN: "string"}, False, []
     kinds: dict[str, str] = {}
-    with open_file(file) as stream:
+    with open_file(file) as stream, _explain_gzip(file):
         lines = _sample_lines(file, stream)
     if file.kind == "jsonl":
         for line in lines:
@@ -384,6 +386,8 @@ def _read_schema(file: SourceFile) -> tuple[dict[str, Any], bool, list[str]]:
         header = next(table, [])
     except csv.Error as error:
         raise InputError(f"'{file.label}' has no header that can be read: {error}; end its lines with \\n.") from None
+    if any("\ufffd" in name for name in header):
+        raise InputError(f"the header of '{file.label}' is not UTF-8; convert the file (iconv -t UTF-8).")
     _refuse_twice(file, header)
     counts = dict.fromkeys(header, "null")
     while True:
@@ -461,6 +465,16 @@ def open_file(file: SourceFile) -> Any:
     return stream
 
 
+@contextmanager
+def _explain_gzip(file: SourceFile) -> Iterator[None]:
+    try:
+        yield
+    except DAMAGED_GZIP as error:
+        if not file.gzipped:
+            raise
+        raise InputError(f"'{file.label}' cannot be decompressed: {error}; replace the file.") from error
+
+
 def read_footer(file: SourceFile) -> Any:
     """Return the metadata of a Parquet file."""
     import pyarrow as arrow
@@ -530,7 +544,7 @@ class _Lines:
 def find_line_ends(file: SourceFile, quotes: bool) -> Iterator[int]:
     """Yield the offset after each line of a text file; the last line may lack its end."""
     base = last = 0
-    with open_file(file) as stream:
+    with open_file(file) as stream, _explain_gzip(file):
         cells = _QuotedCells(get_delimiter(file, stream.readline().decode("utf-8", "replace"))) if quotes else None
         stream.seek(0)
         while block := stream.read(BLOCK_BYTES):
