@@ -76,6 +76,16 @@ def test_a_delta_table_keeps_values_whose_types_it_lacks(tmp_path, settings, inl
     assert again["computed"] == 0, "the types of the table make no row a changed one"
 
 
+def test_a_delta_table_stores_the_bytes_of_an_extension_type(tmp_path, settings, inline):
+    deltalake = pytest.importorskip("deltalake")
+    parquet.write_table(make_columns(arrow.uuid(), [b"a" * 16, b"b" * 16]), tmp_path / "in.parquet")
+    bulk.embed(tmp_path / "in.parquet", tmp_path / "out", format="delta", **settings)
+    found = deltalake.DeltaTable(str(tmp_path / "out")).to_pyarrow_table().sort_by("id")
+    assert found["value"].to_pylist() == [b"a" * 16, b"b" * 16]
+    again = bulk.embed(tmp_path / "in.parquet", tmp_path / "out", format="delta", incremental=True, **settings)
+    assert again["computed"] == 0
+
+
 @pytest.mark.parametrize(("kind", "values"), [(arrow.uint64(), [1, 2**63]), (arrow.timestamp("ns"), [1, 2])])
 def test_a_value_that_a_delta_table_would_change_is_refused(tmp_path, settings, inline, kind, values):
     pytest.importorskip("deltalake")
@@ -90,6 +100,17 @@ def test_a_type_that_no_delta_table_has_is_refused_before_anything_is_computed(t
     schema = arrow.schema([("title", arrow.string()), ("value", kind)])
     with pytest.raises(InputError, match="the type of column 'value'; convert it, or choose parquet or lance"):
         open_output("delta", str(tmp_path / "out"), Table((), "title", None, schema, ()))
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "message"),
+    [("delta", "Title", "columns 'title' and 'Title', which differ in their case"), ("lance", "a.b", "column 'a.b'")],
+)
+def test_a_name_that_a_table_cannot_have_is_refused_before_anything_is_computed(tmp_path, kind, name, message):
+    pytest.importorskip({"delta": "deltalake", "lance": "lance"}[kind])
+    schema = arrow.schema([("title", arrow.string()), (name, arrow.string())])
+    with pytest.raises(InputError, match=message):
+        open_output(kind, str(tmp_path / "out"), Table((), "title", None, schema, ()))
 
 
 def test_columns_that_were_added_to_a_delta_table_are_null_in_its_older_files(tmp_path, settings, inline):

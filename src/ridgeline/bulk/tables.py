@@ -91,6 +91,12 @@ class DeltaTarget:
         import pyarrow as arrow
 
         fields = []
+        for number, name in enumerate(schema.names):
+            if twin := next((other for other in schema.names[:number] if other.lower() == name.lower()), None):
+                raise InputError(
+                    f"a Delta table cannot have columns '{twin}' and '{name}', which differ in their case only; rename "
+                    "one, or choose parquet or lance."
+                )
         for field in schema:
             kind = _find_delta_type(field.type)
             if kind is None:
@@ -195,6 +201,8 @@ def _find_delta_type(kind: Any) -> Any:
     import pyarrow as arrow
     from pyarrow import types
 
+    if isinstance(kind, arrow.BaseExtensionType):
+        kind = kind.storage_type  # a table keeps the name of the type, and readers then expect other bytes
     signed = {"uint8": arrow.int16(), "uint16": arrow.int32(), "uint32": arrow.int64(), "uint64": arrow.int64()}
     if types.is_struct(kind):
         inner = [(field.name, _find_delta_type(field.type)) for field in kind]
@@ -235,6 +243,11 @@ class LanceTarget:
             raise MissingExtra("writing a Lance dataset", "lance") from None
 
     def choose_types(self, schema: Any) -> Any:
+        if wrong := next((name for name in schema.names if "." in name), None):
+            raise InputError(
+                f"a Lance dataset cannot have column '{wrong}': a dot stands for a field of a structure; rename it, or "
+                "choose parquet or delta."
+            )
         return schema
 
     def check_key(self, field: Any) -> None:
