@@ -27,7 +27,7 @@ from ridgeline import Embedder, bulk
 from ridgeline.bulk.embedding import _convert, _find_unfit
 from ridgeline.bulk.engines import Death, LocalEngine, choose_devices, spread_workers
 from ridgeline.bulk.ray_engine import check_reachable
-from ridgeline.errors import InputError, Locked
+from ridgeline.errors import InputError, Locked, StoreError
 from ridgeline.store import lock
 
 ROWS = dict(enumerate(make_texts(44)))
@@ -125,6 +125,48 @@ def test_a_job_counts_its_truncated_texts_without_a_warning(tmp_path, settings, 
     answer = bulk.embed(tmp_path / "bad.jsonl", tmp_path / "bad", **settings)
     assert answer["truncated"] == 2, "texts that are encoded again beside a bad one count once"
     assert answer["rejects"] == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "refused"),
+    [
+        ("a.parquet", "other rows", True),
+        ("a.parquet", "gone", True),
+        ("a.jsonl", "other rows", True),
+        ("a.jsonl", "gone", True),
+        ("a.jsonl", "grown", False),
+    ],
+)
+def test_a_source_that_changes_while_a_job_reads_it_stops_the_job(tmp_path, settings, inline, name, change, refused):
+    source, texts = tmp_path / name, make_texts(44)
+
+    def write(texts) -> None:
+        table = make_table(range(len(texts)), texts)
+        if name.endswith(".parquet"):
+            parquet.write_table(table, source, compression="none", use_dictionary=False, write_statistics=False)
+        else:
+            source.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
+
+    write(texts)
+    size = source.stat().st_size
+    inline.stop_after = 2
+    with pytest.raises(KeyboardInterrupt):
+        bulk.embed(source, tmp_path / "out", **settings)
+
+    def alter(*_) -> None:
+        if change == "gone":
+            source.unlink(missing_ok=True)
+        else:
+            write([*texts, "one more"] if change == "grown" else [text[::-1] for text in texts])
+            assert change == "grown" or source.stat().st_size == size
+
+    inline.stop_after = None
+    if refused:
+        with pytest.raises(StoreError, match=f"{name} (changed since the job started|or its folder is not there)"):
+            bulk.embed(source, tmp_path / "out", report=alter, **settings)
+    else:
+        assert bulk.embed(source, tmp_path / "out", report=alter, **settings)["rows"] == 44
+        assert read_rows(tmp_path / "out") == dict(enumerate(texts))
 
 
 def test_a_job_chooses_its_devices_once(tmp_path, settings, inline, monkeypatch):

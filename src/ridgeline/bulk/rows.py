@@ -28,6 +28,7 @@ from ridgeline.bulk.sources import (
     get_delimiter,
     open_file,
     open_lance,
+    refuse_changed,
 )
 from ridgeline.bulk.storage import open_storage
 from ridgeline.errors import StoreError
@@ -74,6 +75,7 @@ class RowReader:
             file = self._table.files[span.file]
             reader = {"parquet": self._read_parquet, "lance": self._read_lance}.get(file.kind, self._read_text)
             part, places, bad = reader(file, span)
+            refuse_changed(file)  # after the rows were read: they are those of the plan
             part, places, more = self._check(file, part, places)
             tables.append(part)
             files.append(np.full(len(places), span.file, np.int32))

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.bulk.storage import FileState, Storage, is_url, make_absolute, open_storage
-from ridgeline.errors import InputError, MissingExtra, unknown
+from ridgeline.errors import InputError, MissingExtra, StoreError, unknown
 
 DEFAULT_COLUMN = "text"
 VECTOR = "vector"
@@ -463,6 +463,25 @@ def open_file(file: SourceFile) -> Any:
     stream = gzip.GzipFile(fileobj=raw)
     stream.myfileobj = raw  # closed with it
     return stream
+
+
+def refuse_changed(file: SourceFile) -> None:
+    """Raise StoreError if a file of this machine is another one than when the job was planned.
+
+    A text file may have grown: the rows of the plan are still there.
+    """
+    if is_url(file.url) or file.fragment >= 0:
+        return
+    try:
+        state = os.stat(make_absolute(file.url))
+    except OSError as error:
+        raise StoreError(f"{file.label} is gone since the job started: {error.strerror}; bring it back.") from error
+    has_grown = file.kind != "parquet" and not file.gzipped and state.st_size > file.size
+    if not has_grown and (state.st_size, str(state.st_mtime_ns)) != (file.size, file.version):
+        raise StoreError(
+            f"{file.label} changed since the job started; do not change a source while a job reads it. Run it again "
+            "into another target, or with --incremental when it is complete."
+        )
 
 
 @contextmanager
