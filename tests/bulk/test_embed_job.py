@@ -114,6 +114,19 @@ def test_too_many_rejects_stop_the_job_and_a_higher_limit_goes_on(tmp_path, sett
     assert bulk.embed(tmp_path / "in.jsonl", tmp_path / "out", max_rejects=2, **settings)["computed"] == 0
 
 
+def test_a_resumed_job_has_the_options_of_its_last_call(tmp_path, settings, inline):
+    lines = [json.dumps({"id": i, "title": text if i % 10 else None}) for i, text in ROWS.items()]
+    (tmp_path / "in.jsonl").write_text("\n".join(lines) + "\n")
+    with pytest.raises(InputError, match="more than --max-rejects 0"):
+        bulk.embed(tmp_path / "in.jsonl", tmp_path / "out", max_rejects=0, **settings)
+    inline.stop_after = 1
+    with pytest.raises(KeyboardInterrupt):
+        bulk.embed(tmp_path / "in.jsonl", tmp_path / "out", max_rejects=9, **settings)
+    inline.stop_after = None
+    [stopped] = bulk.list_jobs()
+    assert bulk.resume(stopped.job)["rejects"] == 5
+
+
 def test_a_job_counts_its_truncated_texts_without_a_warning(tmp_path, settings, inline, recwarn):
     long = "the red cat " * 30
     rows = {i: long if i % 4 == 0 else text for i, text in ROWS.items()}

@@ -284,7 +284,7 @@ class _IndexJob:
     execution: Execution
 
     def run(self, incremental: bool, started: float) -> dict[str, Any]:
-        state = check_job(self.target, self.settings, self.chunks, incremental, self.execution.max_rejects)
+        state = check_job(self.target, self.settings, self.chunks, self.call, incremental)
         same_plan = state is not None and state.job["plan"] == fingerprint(self.chunks)
         if state is not None and state.complete and same_plan:
             self.target.remove_unlisted(state.parts)

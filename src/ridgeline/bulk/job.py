@@ -148,13 +148,9 @@ def fingerprint(chunks: Iterable[Chunk]) -> str:
 
 
 def check_job(
-    target: Target,
-    settings: Mapping[str, Any],
-    chunks: list[Chunk],
-    incremental: bool,
-    max_rejects: int | None = None,
+    target: Target, settings: Mapping[str, Any], chunks: list[Chunk], call: Mapping[str, Any], incremental: bool
 ) -> JobState | None:
-    """Return the state of a target.
+    """Return the state of a target; `jobs resume` repeats the last call that went on with it.
 
     Raises InputError if it belongs to another job, its source changed, or it is complete with too many rejects.
     """
@@ -169,7 +165,10 @@ def check_job(
     if state.job["plan"] != fingerprint(chunks) and not incremental:
         update = "" if settings["kind"] == "resample" else "update the target with --incremental, or "
         raise InputError(f"the source of '{target.url}' changed since its job started; {update}choose another target.")
-    if state.complete and state.job["plan"] == fingerprint(chunks) and max_rejects is not None:
+    max_rejects = call["max_rejects"]
+    if not state.complete:
+        registry.remember(state.job["id"], settings["kind"], target.url, call, len(chunks))
+    elif state.job["plan"] == fingerprint(chunks) and max_rejects is not None:
         rejects = sum(part.rejects for part in state.parts.values())
         if rejects > max_rejects:
             raise InputError(

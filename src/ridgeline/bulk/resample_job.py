@@ -368,7 +368,7 @@ def resample(
     settings = json.loads(json.dumps(settings))
     with Target(call["out"]) as target:
         chunks = make_chunks(files, _merge_spans(spans, chunk_episodes), settings)
-        former = check_job(target, settings, chunks, incremental=False, max_rejects=max_rejects)
+        former = check_job(target, settings, chunks, call, incremental=False)
         job = former.job if former else begin_job(target, "resample", settings, chunks, call, 1)
         done = former.parts if former else {}
         rows_done = sum(part.rows for part in done.values())

@@ -68,7 +68,7 @@ class RowJob:
 
     def run(self, incremental: bool, started: float) -> dict[str, Any]:
         """Do what is left of the job; return the answer."""
-        state = check_job(self.target, self.settings, self.chunks, incremental, self.execution.max_rejects)
+        state = check_job(self.target, self.settings, self.chunks, self.call, incremental)
         same_plan = state is not None and state.job["plan"] == fingerprint(self.chunks)
         changes = None
         if state is None or (not state.complete and state.job["generation"] == 1):
