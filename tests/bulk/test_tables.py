@@ -49,6 +49,23 @@ def test_a_table_resumes_and_an_increment_makes_one_version(tmp_path, settings, 
     assert read_table(kind, out)[0] == first + 1, "nothing changed, so there is no new version"
 
 
+@pytest.mark.parametrize(("kind", "name"), [("delta", "write_deltalake"), ("lance", "write_dataset")])
+def test_a_table_that_cannot_be_written_is_one_sentence_and_costs_no_rows(
+    tmp_path, settings, inline, kind, name, monkeypatch
+):
+    library = pytest.importorskip({"delta": "deltalake", "lance": "lance"}[kind])
+
+    def fail(*_: object, **__: object) -> None:
+        raise Exception("IO: No space left\n on device, /home/x/structural.rs:190:9")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(library, name, fail)
+        with pytest.raises(StoreError, match="was not written: IO: No space left on device; what is computed is kept"):
+            bulk.embed(make_source(tmp_path / "in", ROWS), tmp_path / "out", format=kind, **settings)
+    assert bulk.embed(tmp_path / "in", tmp_path / "out", format=kind, **settings)["computed"] == 0
+    assert read_table(kind, tmp_path / "out")[1] == ROWS
+
+
 def make_columns(kind, values):
     return arrow.table({"id": [1, 2], "title": ["x", "y"], "value": arrow.array(values, kind)})
 

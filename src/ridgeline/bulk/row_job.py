@@ -6,8 +6,10 @@ table or a Lance dataset.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,7 +33,7 @@ from ridgeline.bulk.sources import Table
 from ridgeline.bulk.storage import Storage
 from ridgeline.bulk.tables import TableTarget
 from ridgeline.bulk.target import Part, Target, read_manifest_parts
-from ridgeline.errors import InputError, unknown
+from ridgeline.errors import InputError, RidgelineError, StoreError, unknown
 
 FORMATS = ("parquet", "delta", "lance")
 
@@ -135,11 +137,12 @@ class RowJob:
             )
         if self.output is not None:
             schema = _read_schema(self.target.storage, parts[0]) if parts else self.output.describe()[1]
-            if changes is None:
-                self.output.create(parts, schema, job["id"])
-            elif changes.changed or changes.removed_count:
-                key = self.table.key or ""
-                self.output.update(parts, schema, key, changes.removed, job["id"], int(job["base"]))
+            with _explain_failure(self.target.url):
+                if changes is None:
+                    self.output.create(parts, schema, job["id"])
+                elif changes.changed or changes.removed_count:
+                    key = self.table.key or ""
+                    self.output.update(parts, schema, key, changes.removed, job["id"], int(job["base"]))
         rows = changes.reused + totals.computed if changes is not None else rows
         summary = {"rows": rows, "rejects": totals.rejects, "seconds": totals.seconds, "busy": totals.busy}
         self.target.finish(done, summary, keep_parts=self.output is None)
@@ -229,6 +232,21 @@ class RowJob:
             "stage_seconds": totals.seconds,
             "busy_seconds": totals.busy,
         }
+
+
+@contextmanager
+def _explain_failure(url: str) -> Iterator[None]:
+    """Turn an error of a library for tables, which may have any type, into one sentence."""
+    try:
+        yield
+    except RidgelineError:
+        raise
+    except Exception as error:
+        reason = re.sub(r",? ?/\S+\.rs:\d+(:\d+)?", "", " ".join(str(error).split()))[:300]
+        raise StoreError(
+            f"the table '{url}' was not written: {reason}; what is computed is kept, so run the command again "
+            "when that is mended."
+        ) from error
 
 
 def _read_schema(storage: Storage, name: str) -> Any:
