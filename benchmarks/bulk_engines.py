@@ -86,16 +86,19 @@ def find_cores() -> list[int]:
 def compare(folder: Path, sides: dict[str, tuple[Path, list[int], int, str]], rounds: int, show: Any) -> None:
     rates: dict[str, list[float]] = {name: [] for name in sides}
     waits: dict[str, list[float]] = {name: [] for name in sides}
+    steady: dict[str, list[float]] = {name: [] for name in sides}
     costs: dict[str, list[CpuTime]] = {name: [] for name in sides}
     for number in range(rounds):
         for name in list(sides)[:: 1 if number % 2 == 0 else -1]:
-            rate, wait, cost = time_job(folder / "out", *sides[name])
+            rate, later, wait, cost = time_job(folder / "out", *sides[name])
             rates[name].append(rate)
+            steady[name].append(later)
             waits[name].append(wait)
             costs[name].append(cost)
     for name in sides:
         shown = ", ".join(f"{rate:,.0f}" for rate in rates[name])
         show(f"{name}: {shown} titles/s; workers wait {100 * statistics.median(waits[name]):.1f} % of their time")
+        show(f"{name}: from the first part on {', '.join(f'{rate:,.0f}' for rate in steady[name])} titles/s")
         kinds = {kind for cost in costs[name] for kind in cost.seconds}
         total = {kind: sum(cost.seconds.get(kind, 0.0) for cost in costs[name]) for kind in kinds}
         kinds_shown = [f"{kind} {total[kind]:.2f}" for kind in sorted(total, key=total.__getitem__, reverse=True)]
@@ -106,7 +109,9 @@ def compare(folder: Path, sides: dict[str, tuple[Path, list[int], int, str]], ro
             f"workers have {100 * share:.1f} % of it"
         )
     first, second = (statistics.median(rates[name]) for name in sides)
-    show(f"{' / '.join(reversed(list(sides)))}: {second / first:.3f}")
+    before, after = (statistics.median(steady[name]) for name in sides)
+    ratio = " / ".join(reversed(list(sides)))
+    show(f"{ratio}: {second / first:.3f}; from the first part on {after / before:.3f}")
 
 
 WORKERS = "workers"
@@ -173,10 +178,12 @@ def read_processes(root: int) -> dict[int, tuple[str, float]]:
     return {pid: known[pid] for pid in found if pid in known and known[pid][1] > 0}
 
 
-def time_job(out: Path, source: Path, cpus: list[int], workers: int, engine: str) -> tuple[float, float, CpuTime]:
-    """Return titles/s, the share of the time in which workers wait, and the CPU time of one job.
+def time_job(
+    out: Path, source: Path, cpus: list[int], workers: int, engine: str
+) -> tuple[float, float, float, CpuTime]:
+    """Return titles/s, those from the first part on, the share of the time in which workers wait, and the CPU time.
 
-    Its workers have one thread each.
+    The workers have one thread each.
     """
     shutil.rmtree(out, ignore_errors=True)
     rows = int(subprocess.check_output([sys.executable, "-c", COUNT, str(source)]))
@@ -190,7 +197,8 @@ def time_job(out: Path, source: Path, cpus: list[int], workers: int, engine: str
         raise subprocess.CalledProcessError(job.returncode, command)
     run = json.loads((out / "_ridgeline/runs.json").read_text())["runs"][-1]
     stages = run["stages"]
-    return run["rows"] / (run["seconds"] - run["start_seconds"]), stages["wait"] / sum(stages.values()), cost
+    rate = run["rows"] / (run["seconds"] - run["start_seconds"])
+    return rate, run["rows_per_s"], stages["wait"] / sum(stages.values()), cost
 
 
 COUNT = "import pyarrow.dataset as d, sys; print(d.dataset(sys.argv[1]).count_rows())"
