@@ -101,11 +101,11 @@ def compare(folder: Path, sides: dict[str, tuple[Path, list[int], int, str]], ro
         show(f"{name}: from the first part on {', '.join(f'{rate:,.0f}' for rate in steady[name])} titles/s")
         kinds = {kind for cost in costs[name] for kind in cost.seconds}
         total = {kind: sum(cost.seconds.get(kind, 0.0) for cost in costs[name]) for kind in kinds}
-        kinds_shown = [f"{kind} {total[kind]:.2f}" for kind in sorted(total, key=total.__getitem__, reverse=True)]
+        by_kind = [f"{kind} {total[kind]:.2f}" for kind in sorted(total, key=total.__getitem__, reverse=True)]
         share = total[WORKERS] / sum(total.values())
         wall_s = sum(cost.wall_s for cost in costs[name])
         show(
-            f"{name}: CPU time in {wall_s:.0f} s since the first part, by kind of process: {', '.join(kinds_shown)} s; "
+            f"{name}: CPU time in {wall_s:.0f} s since the first part, by kind of process: {', '.join(by_kind)} s; "
             f"workers have {100 * share:.1f} % of it"
         )
     first, second = (statistics.median(rates[name]) for name in sides)
@@ -172,10 +172,10 @@ def read_processes(root: int) -> dict[int, tuple[str, float]]:
         children.setdefault(int(fields[1]), []).append(pid)
         kind = next((name for part, name in KINDS.items() if part in command), "others")
         known[pid] = (kind, (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"))
-    found = [root]
-    for pid in found:
-        found += children.get(pid, [])
-    return {pid: known[pid] for pid in found if pid in known and known[pid][1] > 0}
+    family = [root]
+    for pid in family:
+        family += children.get(pid, [])
+    return {pid: known[pid] for pid in family if pid in known and known[pid][1] > 0}
 
 
 def time_job(

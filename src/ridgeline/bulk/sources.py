@@ -476,8 +476,8 @@ def refuse_changed(file: SourceFile) -> None:
         state = os.stat(make_absolute(file.url))
     except OSError as error:
         raise StoreError(f"{file.label} is gone since the job started: {error.strerror}; bring it back.") from error
-    has_grown = file.kind != "parquet" and not file.gzipped and state.st_size > file.size
-    if not has_grown and (state.st_size, str(state.st_mtime_ns)) != (file.size, file.version):
+    is_longer = file.kind != "parquet" and not file.gzipped and state.st_size > file.size
+    if not is_longer and (state.st_size, str(state.st_mtime_ns)) != (file.size, file.version):
         raise StoreError(
             f"{file.label} changed since the job started; do not change a source while a job reads it. Run it again "
             "into another target, or with --incremental when it is complete."
