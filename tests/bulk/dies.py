@@ -1,8 +1,16 @@
-"""A worker in a module of its own: its process imports neither torch nor pytest."""
+"""Processes that die. The module imports neither torch nor pytest, so that a worker starts quickly."""
 
 from __future__ import annotations
 
 import os
+import warnings
+
+
+def fork() -> int:
+    """Fork for a child that does not use Lance, which warns if another test has loaded it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "lance is not fork-safe", UserWarning)
+        return os.fork()
 
 
 class Dies:

@@ -15,6 +15,7 @@ import pyarrow as arrow
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.bulk.dies import fork
 from tests.bulk.sources_made import make_source, make_texts, read_parts, read_rows
 
 from ridgeline import bulk
@@ -55,7 +56,7 @@ def run(source: Path, out: Path, **more: Any) -> dict[str, Any]:
 
 def run_and_die(change: int, after: bool, source: Path, out: Path, file: str = "", **more: Any) -> bool:
     """Run in a child that dies before or after the given change (of one file); return whether it died."""
-    child = os.fork()
+    child = fork()
     if child == 0:
         left = change
 

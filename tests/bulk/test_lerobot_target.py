@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as parquet
 import pytest
+from tests.bulk.dies import fork
 from tests.bulk.rlds_made import make_rlds, record
 from tests.bulk.sources_made import InlineEngine
 from tests.trajectory import camera_recordings as cams
@@ -205,7 +206,7 @@ def test_cameras_need_a_dataset(tmp_path, logs):
 
 def run_and_die(change: int, after: bool, source: Path, out: Path) -> bool:
     """Run in a child that dies before or after the given change of a file; return whether it died."""
-    child = os.fork()
+    child = fork()
     if child == 0:
         left = change
 
