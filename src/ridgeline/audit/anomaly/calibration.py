@@ -171,9 +171,12 @@ class Scale:
         """Return the sum, and the parts that stand out; all in nats."""
         weights = {}
         for part, surprise in raw.items():
-            if surprise > 0.0:
-                weight = surprise if part in GIVEN else min(surprise, self.parts[part].rarity(surprise))
-                if weight > STANDS_OUT or part in GIVEN:
+            if part in GIVEN:
+                if surprise > 0.0:
+                    weights[part] = surprise
+            elif surprise > STANDS_OUT:  # its weight is never larger
+                weight = min(surprise, self.parts[part].rarity(surprise))
+                if weight > STANDS_OUT:
                     weights[part] = weight
         if not weights:
             return 0.0, weights
@@ -189,10 +192,12 @@ class Scale:
         return self.sums.rarity(total)
 
     def learn(self, raw: Mapping[str, float], total: float) -> None:
+        parts = self.parts
         for part, surprise in raw.items():
-            if part not in GIVEN:
-                self.parts[part].add(surprise)
-        self.sums.add(total)
+            if surprise > 0.0 and part not in GIVEN:
+                parts[part].add(surprise)
+        if total > 0.0:
+            self.sums.add(total)
         scale = self._clock.tick()
         if scale is not None:
             for ranks in (*self.parts.values(), self.sums):

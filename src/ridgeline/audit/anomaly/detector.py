@@ -39,10 +39,9 @@ import json
 import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,8 +79,7 @@ RECENT = 15  # times of events, of which the middle one is the clock: a host wit
 FORMAT = 7
 
 
-@dataclass(frozen=True, slots=True)
-class Judgement:
+class Judgement(NamedTuple):
     """The score of one event or session and the reason for it.
 
     `parts` has the surprises that stand out, in nats; `nearest` has the entries of the most similar normal events.

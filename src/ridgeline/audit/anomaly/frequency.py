@@ -79,15 +79,16 @@ class Frequencies:
         return p
 
     def learn(self, value: Hashable) -> None:
-        count = self._counts.get(value, 0) + 1
-        self._counts[value] = count
-        self._current[value] = self._current.get(value, 0) + 1
-        kinds = self._kinds
-        if count > 1:
-            if kinds[count - 1] == 1:
-                del kinds[count - 1]
+        counts, current, kinds = self._counts, self._current, self._kinds
+        before = counts.get(value, 0)
+        counts[value] = count = before + 1
+        current[value] = current.get(value, 0) + 1
+        if before:
+            left = kinds[before] - 1
+            if left:
+                kinds[before] = left
             else:
-                kinds[count - 1] -= 1
+                del kinds[before]
         kinds[count] = kinds.get(count, 0) + 1
         self._total += 1
         self._fresh += 1

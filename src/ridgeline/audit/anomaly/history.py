@@ -14,7 +14,7 @@ from ridgeline.audit.anomaly.counts import Counts
 from ridgeline.audit.anomaly.frequency import Contexts, Frequencies, Hours
 from ridgeline.audit.anomaly.neighbours import SOUNDS_BAD, Arrival, Neighbours, Vectors
 from ridgeline.audit.anomaly.sequence import END, Keys, Transitions
-from ridgeline.audit.anomaly.sessions import WINDOW, Session, find_step
+from ridgeline.audit.anomaly.sessions import STEPS, WINDOW, Session, find_step
 
 SETTLED = 10  # occurrences before a template is normal
 SEPARATE = 30  # events since the last occurrence, after which another one counts as a separate time
@@ -26,6 +26,7 @@ ENOUGH = 20  # events of a template or an action before its actors are used
 MOST_SESSIONS = 2_000  # sessions with a template; beyond that, old ones count for half
 PIECE = 4_096  # keys of a session that are learnt at once
 DISTANCE, NATS = 32.0, 4.0  # scales of distances and of mean surprises, for the bins of their ranks
+FIRST_OF_STEP = frozenset(STEPS)  # counts that reach a new step
 KIND = 3  # unusual sessions with the same counts that are not learnt; further ones are
 UNUSUAL = 1_024
 DIGITS = 5  # of a rounded distance and tone
@@ -53,7 +54,7 @@ class KnownTemplate:
 KNOWN = tuple(part.name for part in fields(KnownTemplate))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: that takes three times the time to make
 class ParsedEvent:
     """The features of an event that the detector uses."""
 
@@ -100,8 +101,7 @@ class History:
         """Return the surprises of an event by part, in nats; parts without surprise are left out."""
         surprises = {}
         template = event.template
-        p = self.templates.p(template)
-        if p < 1.0:
+        if (p := self.templates.p(template)) < 1.0:
             surprises["template"] = -math.log(p)
         known = self.known[template]
         if known.seen < SETTLED:
@@ -117,7 +117,7 @@ class History:
         if event.time and (p := self.hours.p(event.action, event.time)) < 1.0:
             surprises["time"] = -math.log(p)
         count = session.counts.get(template, 0) + 1
-        if count > 1 and (p := self.p_count(template, count)) < 1.0:
+        if count > 1 and count in FIRST_OF_STEP and (p := self.p_count(template, count)) < 1.0:
             surprises["count"] = -math.log(p)
         # A rare template is rare after any other: only count how much rarer it is after this one.
         if (p := self.order.p(session.last, template)) < 1.0:
@@ -141,12 +141,10 @@ class History:
 
     def p_count(self, template: int, count: int) -> float:
         """Return the share of sessions that reached this count of a template; 1 if it is no new step."""
-        step = find_step(count)
-        if find_step(count - 1) == step:
-            return 1.0
-        reached = self.steps.get(template)
+        reached = self.steps.get(template) if count in FIRST_OF_STEP else None
         if reached is None:
             return 1.0
+        step = find_step(count)
         return ((reached[step] if step < len(reached) else 0) + 1) / (reached[0] + 1)
 
     def nearest_entries(self, template: int) -> tuple[int, ...]:
@@ -165,23 +163,27 @@ class History:
         if len(session.keys) > PIECE:  # do not keep all of a session that never ends
             self.transitions[session.named].learn(session.keys)
             session.keys = session.keys[-2:]
-        known.times += not known.seen or self.learnt - known.last > SEPARATE
-        known.seen, known.last = known.seen + 1, self.learnt
+        seen = known.seen
+        if not seen or self.learnt - known.last > SEPARATE:
+            known.times += 1
+        known.seen, known.last = seen + 1, self.learnt
         known.alerts += alert
         known.entry = event.entry
-        if known.normal != (2 * known.alerts <= known.seen):
+        if known.normal != (2 * known.alerts <= seen + 1):
             known.normal = not known.normal
             self.neighbours.mark(template, known.normal)
         self.templates.learn(template)
-        for context in (template, event.action, ""):
-            self.actors.add(context, event.actor)
+        add_actor, actor = self.actors.add, event.actor
+        add_actor(template, actor)
+        add_actor(event.action, actor)
+        add_actor("", actor)
         self.subjects.add(template, event.words)
         if event.time:
             self.hours.learn(event.action, event.time)
         self.order.add(session.last, template)
         count = session.counts.get(template, 0) + 1
-        step = find_step(count)
-        if count == 1 or find_step(count - 1) != step:
+        if count in FIRST_OF_STEP:
+            step = find_step(count)
             reached = self.steps.setdefault(template, [])
             reached.extend([0] * (step + 1 - len(reached)))
             reached[step] += 1

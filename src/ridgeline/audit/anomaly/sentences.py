@@ -21,6 +21,8 @@ from ridgeline.audit.anomaly.sessions import NAMES
 from ridgeline.audit.ledger.personal import describe_token
 
 LONGEST = 400  # most characters of the value of an attribute
+_ENCODE = json.JSONEncoder(ensure_ascii=False, sort_keys=True, default=str).encode
+_HIDDEN = frozenset(NAMES)
 _WORDS = re.compile(r"[^\W\d_]+")
 _HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")  # between the words of CamelCase
 
@@ -33,8 +35,10 @@ def describe_event(event: Mapping[str, Any]) -> str:
         words.append(str(subject))
     attributes = event.get("attributes")
     if attributes:
-        names = [name for name in sorted(attributes) if name not in NAMES and name[:1] != "_"]
-        words += [f"{name}={_value(attributes[name])}" for name in names]
+        for name in sorted(attributes):
+            if name not in _HIDDEN and name[:1] != "_":
+                value = attributes[name]
+                words.append(f"{name}={(value if type(value) is str else _describe_value(value))[:LONGEST]}")
     return describe_token(" ".join(words))
 
 
@@ -49,7 +53,7 @@ def strip_masks(template: str) -> str:
     return " ".join(_WORDS.findall(_HUMP.sub(" ", template))) or template
 
 
-def _value(value: Any) -> str:
+def _describe_value(value: Any) -> str:
     if isinstance(value, str):
-        return value[:LONGEST]
-    return json.dumps(value, ensure_ascii=False, sort_keys=True, default=str)[:LONGEST]
+        return value
+    return str(value) if type(value) is int else _ENCODE(value)

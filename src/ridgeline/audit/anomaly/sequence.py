@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Self
 
@@ -120,6 +121,7 @@ class Transitions:
         return transitions
 
 
+@lru_cache(4_096)  # masked sentences recur, and each sentence is asked for twice
 def _hash(sentence: str) -> int:
     # Larger than any template id, and the same in every process.
     return int.from_bytes(blake2b(sentence.encode("utf-8", "replace"), digest_size=7).digest(), "big") | 1 << 56

@@ -65,8 +65,12 @@ class Session:
         self.key_counts[key] = self.key_counts.get(key, 0) + 1
         self.events += 1
         self.order_sum += surprise
-        self.order_window = [*self.order_window[1 - WINDOW :], surprise]
-        self.order_most = max(self.order_most, sum(self.order_window))
+        window = self.order_window
+        window.append(surprise)
+        if len(window) > WINDOW:
+            del window[0]
+        if (total := sum(window)) > self.order_most:
+            self.order_most = total
         if surprise > self.odd_order[0]:
             self.odd_order = surprise, template, self.last
 
@@ -83,14 +87,14 @@ class Sessions:
     """The open sessions, least recently active first."""
 
     def __init__(self, names: Sequence[str] = NAMES, window: int = WINDOW_NS, idle: int = IDLE_NS) -> None:
-        self.names, self.window, self.idle = tuple(names), window, idle
+        self.names, self._names, self.window, self.idle = tuple(names), frozenset(names), window, idle
         self._open: OrderedDict[str, Session] = OrderedDict()
         self._count = 0  # sessions so far
 
     def assign(self, event: Mapping[str, Any], time: int) -> tuple[Session, Session | None]:
         """Return the session of an event, and the session that it ends: its last window, or the oldest session."""
         attributes = event.get("attributes")
-        if attributes:
+        if attributes and not self._names.isdisjoint(attributes):
             for name in self.names:
                 value = attributes.get(name)
                 if value is not None and value != "":

@@ -69,11 +69,16 @@ def mask(text: str) -> str:
     '<*> R<*>-M<*> kernel: <*> exceptions at <*> on <*> by blk_<*>'
     """
     # Every pattern needs a digit and removes it, so a second masking matches nothing.
-    return " ".join([_word(word) for word in _MOMENT.sub(MASK, text[:LONGEST]).split()[:WORDS]])
+    text = text[:LONGEST]
+    if ":" in text:  # every moment has one
+        text = _MOMENT.sub(MASK, text)
+    return " ".join(map(_word, text.split()[:WORDS]))
 
 
 @lru_cache(RECENT)
 def _word(word: str) -> str:
+    if word.isdecimal():
+        return MASK
     masked = _RUN.sub(MASK, _VARIABLE.sub(MASK, word)) if _DIGIT.search(word) or MASK in word else word
     return masked[:LETTERS]
 
