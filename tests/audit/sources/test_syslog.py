@@ -11,12 +11,14 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.audit.threads import run_in_thread
 
 from ridgeline.audit.ledger import parse_moment
 from ridgeline.audit.ledger.event import encode
 from ridgeline.audit.sources import syslog
-from ridgeline.audit.sources.syslog import Certificate, Syslog, make_event
+from ridgeline.audit.sources.syslog import Certificate, MessageSplitter, Syslog, make_event
 from ridgeline.errors import InputError
 
 MESSAGE = b'<34>1 2026-11-18T10:00:00.5Z web1 su 77 ID47 [x@1 k="v]"] su root failed'
@@ -52,6 +54,36 @@ def test_a_message_keeps_its_host_program_severity_and_time():
     old = make_event(b"<13>Nov  1 10:00:00 web2 cron[5]: job done\n")
     assert (old["subject"], old["attributes"]["host"], old["attributes"]["severity"]) == ("cron", "web2", "notice")
     assert old["attributes"]["message"] == "job done"
+
+
+@pytest.mark.parametrize(
+    ("message", "time", "host", "program", "text"),
+    [
+        ("<34>Oct 11 2025 22:14:15 web2 su[1]: x", "2025-10-11T22:14:15", "web2", "su", "x"),
+        ("<34>2025 Oct  1 22:14:15.25 web2 su: x", "2025-10-01T22:14:15.25", "web2", "su", "x"),
+        ("<34>Oct 1 2025 22:14:15 su[230]: no host", "2025-10-01T22:14:15", None, "su", "no host"),
+        ("Oct 11 2025 22:14:15 fe80::1 app: no priority", "2025-10-11T22:14:15", "fe80::1", "app", "no priority"),
+        ("<34>Oct 11 2025 22:14:15 web2 just text", "2025-10-11T22:14:15", "web2", None, "just text"),
+        ("<34>Oct 11 2025 22:14:15", "2025-10-11T22:14:15", None, None, ""),
+        ("<189>45: *Oct 11 2025 22:14:15.123 UTC: %SYS-5: x", "2025-10-11T22:14:15.123Z", None, None, "%SYS-5: x"),
+        ("<34>2025-10-11T22:14:15.5+02:00 web2 app[9]: x", "2025-10-11T20:14:15.5Z", "web2", "app", "x"),
+        ("<34>no header at all", None, None, None, "no header at all"),
+    ],
+)
+def test_old_messages_keep_what_their_senders_write(message, time, host, program, text):
+    event = make_event(message.encode())
+    words = event["attributes"]
+    assert (words.get("host"), event["subject"], words["message"]) == (host, program, text)
+    assert words.get("_prefix", "") + text == message
+    if time is not None:
+        local = datetime.fromisoformat(time).astimezone(UTC)  # without a zone: local time, as the sender's
+        assert event["time"] == parse_moment(local.isoformat())
+
+
+def test_a_message_that_is_cut_says_so():
+    for head in (b"<34>1 - - - - - - ", b"<34>Oct 11 22:14:15 web2 su: "):
+        words = make_event(head + b"x" * (1 << 20))["attributes"]
+        assert words["_cut_bytes"] == len(head)
 
 
 @pytest.mark.parametrize("message", [b"<999>1 - - - - - -", b"\xff\0", b"<34>1 2026-99-99T10:00:00Z a b - - - x", b"<"])
@@ -172,12 +204,72 @@ def test_messages_beyond_the_buffer_are_counted():
     assert (len(events), dropped) == (2, 3)
 
 
-@pytest.mark.parametrize("part", [b"99999999 <34>1", b"500 <34>1 cut off", b"12x3 <34>1"])
+@pytest.mark.parametrize("part", [b"99999999 <34>1", b"500 <34>1 cut off"])
 def test_a_message_that_cannot_be_taken_from_a_stream_is_counted(part):
     source = Syslog("tcp:127.0.0.1:0")
     act = lambda: send("tcp", ("127.0.0.1", source.port), MESSAGE + b"\n", part)  # noqa: E731
     events, dropped = run_in_thread(receive(source, act, 2))
     assert (len(events), dropped) == (1, 1)
+
+
+MESSAGES = [
+    b"<34>plain",
+    b"<34>1 - - - - - - \xef\xbb\xbfmark",
+    b"<34>\xff\xfe",
+    b"<34>" + b"x" * 70_000,
+    b"<34>3 <4>",
+    b"<34>",
+]
+FRAMES = {
+    "lines": lambda message: message + b"\n",
+    "CRLF": lambda message: message + b"\r\n",
+    "counted": lambda message: b"%d " % len(message) + message,
+    "counted, with a newline": lambda message: b"%d " % len(message) + message + b"\n",
+}
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(MESSAGES), st.sampled_from(sorted(FRAMES)))),
+    st.integers(1, 50) | st.integers(60_000, 80_000),
+)
+def test_messages_in_any_mix_of_frames_arrive_whole(messages, step):
+    data = b"".join(FRAMES[kind](message) for message, kind in messages)
+    splitter, arrived = MessageSplitter(), []
+    for at in range(0, len(data), step):
+        arrived += splitter.split(data[at : at + step])
+    assert [message.rstrip(b"\r") for message in arrived] == [message for message, _ in messages]
+    assert splitter.finish().strip(b"\r\n\0") == b""
+
+
+@given(st.lists(st.sampled_from(MESSAGES)), st.integers(1, 50) | st.integers(60_000, 80_000))
+def test_messages_may_end_with_a_nul(messages, step):  # as those of Python's SysLogHandler over TCP
+    data, splitter, arrived = b"".join(message + b"\0" for message in messages), MessageSplitter(), []
+    for at in range(0, len(data), step):
+        arrived += splitter.split(data[at : at + step])
+    assert arrived == messages
+
+
+def test_a_nul_inside_of_a_message_belongs_to_it():
+    assert MessageSplitter().split(b"<34>one\0 word\n<34>two\0<34>three\n") == [
+        b"<34>one\0 word",
+        b"<34>two",
+        b"<34>three",
+    ]
+
+
+def test_lines_that_begin_with_digits_are_no_lengths():
+    lines = [b"2026-11-19 10:00:00 started", b"12x3 <34>1", b"404 errors", b"7"]
+    splitter = MessageSplitter()
+    assert splitter.split(b"".join(line + b"\n" for line in lines) + b"99") == lines
+    assert splitter.finish() == b"99"
+
+
+def test_counted_messages_need_no_priority_after_the_first():
+    splitter = MessageSplitter()
+    assert splitter.split(b"5 <34>a4 5 <b3 cut") == [b"<34>a", b"5 <b", b"cut"]
+    assert splitter.split(b"9 cut") == []
+    assert splitter.finish() == b""
+    assert splitter.unfinished
 
 
 def test_strangers_who_only_connect_do_not_keep_messages_out(monkeypatch, caplog, capsys):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
 from ridgeline.audit.ledger.event import parse_line
@@ -56,8 +56,17 @@ def _moment(header: re.Match[str]) -> int:
     """Return the time of a line (ns), in local time without a zone; now if it has no time that the log accepts."""
     if header[3]:
         return parse_stamp(header[3])
+    return parse_old_stamp(header[1], int(header[2]) * 10**9)
+
+
+def parse_old_stamp(minute: str, rest_ns: int, year: int = 0, *, utc: bool = False) -> int:
+    """Parse "Jun 14 15:16"; return ns since 1970, or now if it is no time that the log accepts.
+
+    year  0: the newest that does not put it after tomorrow
+    utc   it is in UTC, not in local time
+    """
     try:
-        time_ns = (_minute(header[1], int(time.time()) // _AHEAD_S) + int(header[2])) * 10**9
+        time_ns = _minute(minute, int(time.time()) // _AHEAD_S, year, utc) * 10**9 + rest_ns
     except (ValueError, OverflowError):
         return time.time_ns()
     return time_ns if 0 <= time_ns <= LATEST else time.time_ns()
@@ -83,13 +92,16 @@ def _stamp(words: str) -> int:
 
 
 @lru_cache(256)
-def _minute(words: str, today: int) -> int:
+def _minute(words: str, today: int, year: int = 0, utc: bool = False) -> int:
     """Parse "Jun 14 15:16" in the newest year that does not put it after tomorrow; return seconds since 1970."""
     month, day, hour, minute = _MONTHS.index(words[:3]) + 1, int(words[4:6]), int(words[7:9]), int(words[10:12])
-    year = time.localtime().tm_year
-    for past in (0, 1, 2, 3, 4):  # 29 February may be up to four years back
+    zone = UTC if utc else None  # local time, as syslog
+    if year:
+        return int(datetime(year, month, day, hour, minute, tzinfo=zone).timestamp())
+    newest = time.localtime(today * _AHEAD_S).tm_year + 1  # the new year may have begun where the sender is
+    for past in (0, 1, 2, 3, 4, 5):  # 29 February may be up to four years back
         try:
-            seconds = int(datetime(year - past, month, day, hour, minute).timestamp())  # noqa: DTZ001  (local, as syslog)
+            seconds = int(datetime(newest - past, month, day, hour, minute, tzinfo=zone).timestamp())
         except ValueError:
             continue
         if seconds // _AHEAD_S <= today + 1:

@@ -2,7 +2,8 @@
 
     udp:127.0.0.1:5514    tcp://127.0.0.1:5514    tls://0.0.0.0:6514    unix:/run/ridgeline.sock
 
-Over TCP and TLS (RFC 5425) a message is a line, or has its length before it (RFC 6587); both wait for the log. With a
+Over TCP and TLS (RFC 5425) a message ends with a newline or NUL, or has its length before it (RFC 6587); both wait for
+the log. With a
 file of authorities, TLS takes only senders that have a certificate of one of them. UDP and unix sockets do
 not: messages beyond a limit are dropped and counted. TCP connections use at most a quarter of the process's descriptors
 (those of all listeners together: half): a new one replaces the oldest that has sent no message, else the one that has
@@ -27,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline import web
-from ridgeline.audit.sources.lines import LONGEST, make_log_reader, parse_stamp
+from ridgeline.audit.sources.lines import LONGEST, parse_old_stamp, parse_stamp
 from ridgeline.audit.sources.source import Batch, Event, Position, shorten
 from ridgeline.errors import InputError
 
@@ -37,12 +38,24 @@ AT_ONCE = 4_000  # messages in one batch
 _GOODBYE_S = 5.0  # for connections to close
 _ADDRESS = re.compile(r"(udp|tcp|tls):(?://)?(\[[0-9a-fA-F:.]+\]|[^:/]+):(\d{1,5})")
 _HANDSHAKE_S = 20.0
+_READ = 1 << 16  # bytes
 _SEVERITIES = ("emerg", "alert", "crit", "err", "warning", "notice", "info", "debug")
 _HEADER = re.compile(
     r"<(\d{1,3})>1 (\S+) (\S+) (\S+) (\S+) (\S+) (-|(?:\[(?:[^\]\"]|\"(?:[^\"\\]|\\.)*\")*\])+)(?: |$)"
 )
 _PRIORITY = re.compile(r"<(\d{1,3})>")
-_OLD_HOST = re.compile(r"(?:<\d{1,3}>)?[A-Z][a-z]{2} [ \d]\d [\d:]{8} (\S+) ")
+# RFC 3164, and how devices write it: a sequence number, a year, a fraction, a zone, one blank before a day, no host.
+_OLD_STAMP = re.compile(
+    r"(?:<\d{1,3}>)?(?:\d{1,10}: )?[*.]?"
+    r"(?:(?:(\d{4}) )?([A-Z][a-z]{2}) {1,2}(\d{1,2}) (?:(\d{4}) )?(\d\d:\d\d):(\d\d)(?:[.,](\d{1,9}))?( UTC| GMT| Z|Z)?"
+    r"|(\d{4}-\d\d-\d\dT[^\s:]+:[^\s:]+:[^\s:]+(?::\d\d)?)):?(?: +|$)"
+)
+_OLD_HOST = re.compile(r"(?![^\s]*[:\[\]](?: |$))([\w.:%-]+) +")
+_OLD_PROGRAM = re.compile(r"([\w./-]+)(?:\([^)]*\))?(?:\[[^\]\s]*\])?: ?")
+_LENGTH = re.compile(rb"([1-9]\d{0,9}) ")
+_LENGTH_BEGUN = re.compile(rb"[1-9]\d{0,9} ?\Z")
+# A NUL ends a message (Python's SysLogHandler) if another one or nothing follows it; else it belongs to the message.
+_MESSAGE_END = re.compile(rb"\n|\0(?=<|\Z)")
 
 
 @dataclass(frozen=True)
@@ -216,34 +229,32 @@ class Syslog:
         reading = asyncio.current_task()
         assert reading is not None  # noqa: S101
         self._readers.add(reading)
-        is_inside = False  # a message
+        splitter = MessageSplitter()
         try:
-            while first := await reader.read(1):
-                is_inside = True
-                if first.isdigit():
-                    length = int(first + (await reader.readuntil(b" ")))
-                    if length > LONGEST:
-                        raise ValueError(length)
-                    message = await reader.readexactly(length)
-                else:
-                    message = first + await reader.readline()
-                    if writer.is_closing() and not message.endswith(b"\n"):  # closed for another connection
-                        raise EOFError
-                while self._is_full() and not self._stopped and not writer.is_closing():
-                    self._space.clear()
-                    await self._space.wait()
+            while not splitter.too_long and (data := await reader.read(_READ)):
+                for message in splitter.split(data):
+                    await self._wait_for_space(writer)
+                    self.take(message)
+                    self._forget_connection(writer)
+                    self._known[writer] = None  # the last to be closed
+            # A connection that was closed for another one leaves no whole message.
+            if not (splitter.too_long or writer.is_closing()) and (message := splitter.finish()):
+                await self._wait_for_space(writer)
                 self.take(message)
-                is_inside = False
-                self._forget_connection(writer)
-                self._known[writer] = None  # the last to be closed
-        except (OSError, EOFError, ValueError, asyncio.LimitOverrunError):  # cut off, or longer than any message
-            if is_inside:  # a connection that ends between two messages, even by a reset, takes none with it
+        except OSError:  # cut off
+            pass
+        finally:
+            if splitter.unfinished:  # a connection that ends between two messages, even by a reset, takes none with it
                 self._dropped += 1
                 self._more.set()
-        finally:
             self._readers.discard(reading)
             self._forget_connection(writer)
             writer.close()
+
+    async def _wait_for_space(self, writer: asyncio.StreamWriter) -> None:
+        while self._is_full() and not self._stopped and not writer.is_closing():
+            self._space.clear()
+            await self._space.wait()
 
     async def _close_connections(self) -> None:
         """Close all connections and wait for their readers: asyncio would print an error for each that it cancels."""
@@ -267,6 +278,64 @@ def _count_handshakes() -> int:
     return max(4, web.get_connection_limit() // 4)
 
 
+class MessageSplitter:
+    """Splits the bytes of a connection into messages.
+
+    Digits and a blank before a `<` are a length. In a connection whose first message has a length, all messages that
+    begin with digits have one; in another one, a line may begin with digits.
+
+    >>> splitter = MessageSplitter()
+    >>> splitter.split(b"<1>one\\n5 <1>ab2026 no length\\n<1>cut")
+    [b'<1>one', b'<1>ab', b'2026 no length']
+    >>> splitter.finish()
+    b'<1>cut'
+    """
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._counts = False  # all messages that begin with digits have a length
+        self._first = True
+        self.too_long = False
+
+    @property
+    def unfinished(self) -> bool:
+        return bool(self._rest)
+
+    def split(self, data: bytes) -> list[bytes]:
+        """Return the messages that are complete with `data`; `too_long` says that another one will never be."""
+        messages, data, at = list[bytes](), self._rest + data, 0
+        while True:
+            while data[at : at + 1] in (b"\n", b"\r", b"\0"):  # senders that count may end a message by a newline, too
+                at += 1
+            length = _LENGTH.match(data, at)
+            if length is None and _LENGTH_BEGUN.match(data, at):
+                break
+            if length is not None and not self._counts and length.end() == len(data):
+                break
+            if length is not None and (self._counts or data[length.end() : length.end() + 1] == b"<"):
+                self._counts = self._counts or self._first
+                begin, end = length.end(), length.end() + int(length[1])
+                after = end
+            else:
+                found = _MESSAGE_END.search(data, at)
+                begin, end, after = at, *(found.span() if found else (len(data), len(data) + 1))
+            if after > len(data):
+                self.too_long = end - begin > LONGEST
+                break
+            messages.append(data[begin:end])
+            at, self._first = after, False
+        self._rest = data[at:]
+        return messages
+
+    def finish(self) -> bytes:
+        """Return the last message, which no newline ends; empty if it has a length and is cut off."""
+        length = _LENGTH.match(self._rest)
+        if length is not None and (self._counts or self._rest[length.end() : length.end() + 1] == b"<"):
+            return b""
+        message, self._rest = self._rest, b""
+        return message
+
+
 class _Receiver(asyncio.DatagramProtocol):
     def __init__(self, source: Syslog) -> None:
         self._source = source
@@ -281,11 +350,8 @@ def make_event(message: bytes) -> Event:
     text = message[:LONGEST].decode("utf-8", errors="backslashreplace")
     header = _HEADER.match(text)
     priority = _PRIORITY.match(text)
-    if header is None:  # RFC 3164 is the format of lines in log files
-        event = make_log_reader("syslog")(message, "", 0)
-        del event["attributes"]["_file"]
-        host = _OLD_HOST.match(text)
-        attributes = {"host": host[1]} if host else {}
+    if header is None:
+        event, attributes = _make_old_event(text), {}
     else:
         _, stamp, name, program, pid, kind, data = header.groups()
         event = {"time": parse_stamp(stamp), "subject": shorten(program) if program != "-" else None}
@@ -296,4 +362,38 @@ def make_event(message: bytes) -> Event:
         attributes["severity"] = _SEVERITIES[int(priority[1]) % 8]
         attributes["_facility"] = int(priority[1]) // 8
     event["attributes"] |= attributes
+    if len(message) > LONGEST:
+        event["attributes"]["_cut_bytes"] = len(message) - LONGEST
     return {**event, "source": "syslog", "action": "syslog.message", "time": event.get("time") or time.time_ns()}
+
+
+def _make_old_event(text: str) -> Event:
+    """Make an event of a message of RFC 3164, or of a text without a header: `_prefix` and `message` together."""
+    stamp = _OLD_STAMP.match(text)
+    at, program, attributes = 0, None, dict[str, Any]()
+    if stamp is not None:
+        at = stamp.end()
+        if host := _OLD_HOST.match(text, at):
+            attributes["host"], at = host[1], host.end()
+        if program := _OLD_PROGRAM.match(text, at):
+            at = program.end()
+    elif priority := _PRIORITY.match(text):
+        at = priority.end()
+    words = {"_prefix": text[:at], "message": text[at:]} if at else {"message": text}
+    return {
+        "time": _read_old_stamp(stamp) if stamp is not None else 0,
+        "subject": shorten(program[1]) if program is not None else None,
+        "attributes": {**words, **attributes},
+    }
+
+
+def _read_old_stamp(stamp: re.Match[str]) -> int:
+    first, month, day, second, minute, seconds, fraction, zone, full = stamp.groups()
+    if full:
+        return parse_stamp(full)
+    return parse_old_stamp(
+        f"{month} {int(day):2} {minute}",
+        int(seconds) * 10**9 + int((fraction or "0").ljust(9, "0")),
+        int(first or second or 0),
+        utc=zone is not None,
+    )
