@@ -8,6 +8,7 @@ import json
 import os
 import threading
 import time
+import zlib
 from concurrent.futures import Future
 from hashlib import sha256
 from types import SimpleNamespace
@@ -270,12 +271,16 @@ def test_a_body_may_be_compressed_and_its_size_is_bounded():
             send(gzip.compress(plain)[:-9]),
             send(plain),
             send(plain, "br"),
+            send(zlib.compress(plain), "deflate"),
+            send(zlib.compress(plain)[2:-4], "deflate"),  # without zlib's header
+            send(zlib.compress(b" " * (9 << 20)), "deflate"),
+            send(zlib.compress(plain)[:-9], "deflate"),
         ]
 
     answers = run_in_thread(served.run(act))
-    assert [a.status_code for a in answers] == [200, 200, 200, 200, 413, 400, 400, 415]
+    assert [a.status_code for a in answers] == [200, 200, 200, 200, 413, 400, 400, 415, 200, 200, 413, 400]
     assert answers[3].json() == {**answers[2].json(), "repeated": True}
-    assert len(served.taken) == 6
+    assert len(served.taken) == 10
     assert "no gzip" in answers[6].json()["error"]
 
 

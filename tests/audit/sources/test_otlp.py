@@ -298,6 +298,17 @@ def post(url, body, kind=PROTOBUF, token=TOKEN, **headers):
     )
 
 
+@pytest.mark.parametrize("kind", [PROTOBUF, JSON])
+def test_ids_have_small_letters_and_zeros_are_no_id(kind):
+    for trace, expected in ((bytes(16), None), (b"\xab" * 16, "ab" * 16)):
+        given = {"traceId": trace.hex().upper(), "spanId": trace[:8].hex().upper()}
+        body = {"resourceLogs": [{"resource": {}, "scopeLogs": [{"logRecords": [given]}]}]}
+        data = json.dumps(body).encode() if kind == JSON else request(field(9, trace) + field(10, trace[:8]))
+        [event] = parse_logs(data, kind)
+        words = event["attributes"]
+        assert (words.get("trace_id"), words.get("_span_id")) == (expected, expected and expected[:16])
+
+
 def test_requests_are_answered_when_their_records_are_recorded():
     served, body = Served(), request(RECORD, RECORD, resource=RESOURCE)
 

@@ -5,7 +5,8 @@
 
 The body is one event per line, or a JSON list of events; all of them are recorded, or none. The server answers 503 if
 the disk is too slow and 429 above the allowed rate, both with retry-after; 413 if the body is too large, and 400 with
-the reason if it is malformed. The body may be compressed (content-encoding: gzip). A request cannot name a file.
+the reason if it is malformed. The body may be compressed (content-encoding: gzip or deflate). A request cannot
+name a file.
 
     curl -H "idempotency-key: $(uuidgen)" …
 
@@ -258,15 +259,15 @@ class Http:
 async def read_body(request: Request) -> bytes:
     """Return the body of a request, decompressed."""
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
-    if encoding not in ("identity", "gzip", "x-gzip"):
-        raise Refusal(415, "the body is encoded as neither gzip nor identity.")
     body = await request.body()
-    if encoding != "identity":
-        plain = _decompress(body)
-        if plain is None:
-            raise Refusal(413, f"the body has more than {BODY} bytes when decompressed.")
-        return plain
-    return body
+    if encoding == "identity":
+        return body
+    if encoding not in _DECOMPRESS:
+        raise Refusal(415, f"the body is encoded as {encoding[:40]!r}; send {', '.join(_DECOMPRESS)} or identity.")
+    plain = _DECOMPRESS[encoding](body)
+    if plain is None:
+        raise Refusal(413, f"the body has more than {BODY} bytes when decompressed.")
+    return plain
 
 
 async def _wait_for_answer(answer: Answer) -> tuple[int, int]:
@@ -283,22 +284,37 @@ async def _repeat_answer(earlier: RecordedRequest | Answer, count: int) -> dict[
     return {"first": first, "count": count, "size": size, "repeated": True}
 
 
-def _decompress(body: bytes) -> bytes | None:
-    """Decompress a gzip body; None if it has more than BODY bytes. Raise `InputError` if it is no gzip."""
+def _decompress(body: bytes, name: str = "gzip", wbits: int = 31) -> bytes | None:
+    """Decompress a gzip or zlib body; None if it has more than BODY bytes. Raise `InputError` if it is none."""
     parts, left = list[bytes](), BODY
     try:
         while body:  # a gzip file may have several members
-            stream = zlib.decompressobj(wbits=31)
+            stream = zlib.decompressobj(wbits=wbits)
             parts.append(stream.decompress(body, left + 1))
             left -= len(parts[-1])
             if left < 0:
                 return None
             if not stream.eof:
-                raise InputError("the gzip body is not complete.")
+                raise InputError(f"the {name} body is not complete.")
             body = stream.unused_data
     except zlib.error:
-        raise InputError("the body is no gzip, though content-encoding says so.") from None
+        raise InputError(f"the body is no {name}, though content-encoding says so.") from None
     return b"".join(parts)
+
+
+def _decompress_deflate(body: bytes) -> bytes | None:
+    """Decompress "deflate", which is zlib; some clients send it without zlib's header."""
+    try:
+        return _decompress(body, "deflate", 15)
+    except InputError:
+        return _decompress(body, "deflate", -15)
+
+
+_DECOMPRESS: dict[str, Callable[[bytes], bytes | None]] = {
+    "gzip": _decompress,
+    "x-gzip": _decompress,
+    "deflate": _decompress_deflate,
+}
 
 
 def _parse_body(body: bytes) -> list[Event]:

@@ -1,4 +1,5 @@
-"""The OTLP source: logs of OpenTelemetry by HTTP, POST /v1/logs with a bearer token, as protobuf or JSON, gzip too.
+"""The OTLP source: logs of OpenTelemetry by HTTP, POST /v1/logs with a bearer token, as protobuf or JSON, gzip and
+deflate too.
 
     OTEL_EXPORTER_OTLP_LOGS_ENDPOINT=http://127.0.0.1:4318/v1/logs
     OTEL_EXPORTER_OTLP_LOGS_HEADERS="authorization=Bearer%20…"
@@ -193,6 +194,8 @@ def make_event(record: Record, shared: Mapping[str, Any], subject: str | None) -
         attributes["body" if "message" in attributes or not isinstance(body, str) else "message"] = body
     if not severity and 0 < number <= 24:
         severity = _SEVERITIES[(number - 1) // 4]
+    # An id of zeros is none: without a span some exporters send it, and it would join all events to one session.
+    trace, span = (id.lower() if id.strip("0") else "" for id in (trace, span))
     for known, value in (("severity", severity), ("trace_id", trace), ("_span_id", span)):
         if value:
             attributes.setdefault(known, value)
