@@ -166,6 +166,37 @@ def test_personal_text_is_encrypted_wherever_its_event_repeats_it(tmp_path: Path
     assert personal.decrypt(encrypted, secrets_of(personal, "u1")) == event
 
 
+def test_personal_text_is_found_in_names_numbers_urls_and_escaped_json(tmp_path: Path) -> None:
+    personal = make_personal(tmp_path, Policy((MAIL, "attributes.phone", "attributes.name"), "attributes.user", KINDS))
+    attributes = {
+        "user": "u1",
+        "email": "ann@x.example",
+        "phone": 491701234567,
+        "name": "Renée Ü",
+        "sessions": {"ann@x.example": {"of bob@y.example": 2}, "for Renée Ü": [491701234567, 4111111111111111], "n": 5},
+        "carol@z.example": 1,
+        "url": "/find?q=ann%40x.example&to=bob%40y.example&name=Ren%C3%A9e%20%C3%9C",
+        "body": json.dumps({"name": "Renée Ü"}),
+    }
+    [encrypted] = personal.encrypt([{"action": "a.b", "source": "t", "attributes": attributes}])
+    written = json.dumps(encrypted, ensure_ascii=False)
+    for word in ("x.example", "y.example", "z.example", "4917", "4111", "Ren", "bob", "carol"):
+        assert word not in written
+    assert encrypted["attributes"]["sessions"]["n"] == 5
+    assert personal.decrypt(encrypted, secrets_of(personal, "u1"))["attributes"] == attributes
+
+
+def test_the_names_of_attributes_stay_though_a_person_is_called_like_one(tmp_path: Path) -> None:
+    personal = make_personal(tmp_path, Policy(("actor",), "actor"))
+    attributes = {"host": "web1", "hosts": {"hosting": 1, "of host": 2}}
+    [encrypted] = personal.encrypt([{"action": "a.b", "source": "t", "actor": "host", "attributes": attributes}])
+    assert encrypted["attributes"]["host"] == "web1"
+    names = list(encrypted["attributes"]["hosts"])
+    assert names[0] == "hosting"
+    assert "host" not in names[1]
+    assert personal.decrypt(encrypted, secrets_of(personal, "host"))["attributes"] == attributes
+
+
 def test_names_with_dots_and_fields_below_lists_are_found(tmp_path: Path) -> None:
     personal = make_personal(tmp_path, Policy(("attributes.enduser.id", "attributes.to.mail"), "attributes.enduser.id"))
     attributes = {"enduser.id": "u-12345", "to": [{"mail": "a@x.example"}, {"mail": None}, 7]}

@@ -26,6 +26,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from ridgeline.audit.ledger.layout import LedgerPaths
 from ridgeline.audit.ledger.persons import PersonKey, PersonKeys
@@ -50,7 +51,7 @@ _PATH = re.compile(r"(?:actor|subject|attributes(?:\.[^\s,.]+)+)")
 
 _OCTET = r"(?:25[0-5]|2[0-4]\d|1?\d?\d)"
 _PATTERNS = {
-    "email": r"[\w.+%-]{1,64}@(?:[\w-]{1,63}\.){1,8}[a-zA-Z]{2,24}(?![\w-])",
+    "email": r"[\w.+%-]{1,64}(?:@|%40)(?:[\w-]{1,63}\.){1,8}[a-zA-Z]{2,24}(?![\w-])",
     "ip": rf"(?<![\w.])(?:{_OCTET}\.){{3}}{_OCTET}(?![\w]|\.\d)"
     r"|(?<![\w:.])(?:[0-9a-fA-F]{1,4}:){7}[0-9a-fA-F]{1,4}(?![\w:])"
     r"|(?<![\w:.])(?:[0-9a-fA-F]{1,4}:){1,6}(?::[0-9a-fA-F]{1,4}){1,6}(?![\w:])",
@@ -150,7 +151,10 @@ class Personal:
         if isinstance(value, str):
             return self._decrypt_text(value, keys, path) if MARK in value else value
         if isinstance(value, Mapping):
-            return {name: self.decrypt(item, keys, f"{path}.{name}" if path else name) for name, item in value.items()}
+            plain = {
+                self._decrypt_text(name, keys, path) if MARK in name else name: item for name, item in value.items()
+            }
+            return {name: self.decrypt(item, keys, f"{path}.{name}" if path else name) for name, item in plain.items()}
         if isinstance(value, list):
             return [self.decrypt(item, keys, path) for item in value]
         return value
@@ -189,7 +193,8 @@ class Personal:
 
     def _make_replacer(self, texts: set[str], key: PersonKey) -> Callable[[Any, str], Any]:
         """Return a function that encrypts these texts, and what the policy finds, in all strings of a value."""
-        known = sorted((text for text in texts if len(text) >= _SHORTEST), key=len, reverse=True)
+        texts = {form for text in texts if len(text) >= _SHORTEST for form in _list_forms(text)}
+        known = sorted(texts, key=len, reverse=True)
 
         def replace(value: Any, path: str) -> Any:
             if isinstance(value, _Encrypted):
@@ -197,16 +202,22 @@ class Personal:
             if isinstance(value, str):
                 return replace_text(value, path)
             if isinstance(value, dict):
-                return {name: replace(item, f"{path}.{name}") for name, item in value.items()}
+                return {replace_name(str(name), path): replace(item, f"{path}.{name}") for name, item in value.items()}
             if isinstance(value, list):
                 return [replace(item, path) for item in value]
+            if isinstance(value, int | float) and (str(value) in texts or self._is_kind(str(value))):
+                return self._make_token(value, key, path)
             return value
 
-        def replace_text(text: str, path: str) -> str:
+        def replace_name(name: str, path: str) -> str:
+            # Texts are found as whole words; in the attributes' own names (host, message) only those of a kind.
+            return replace_text(name, path, r"(?<!\w)(?:%s)(?!\w)" if path != "attributes" else None)
+
+        def replace_text(text: str, path: str, form: str | None = "%s") -> str:
             if MARK in text:
                 text = text.replace(MARK, _FORGED)
-            matches = [known_text for known_text in known if known_text in text]
-            exact = re.compile("|".join(map(re.escape, matches))) if matches else None
+            matches = [known_text for known_text in known if known_text in text] if form is not None else []
+            exact = re.compile(form % "|".join(map(re.escape, matches))) if form and matches else None
             for pattern in (exact, self._finder):
                 if pattern is not None and pattern.search(text):
                     pieces = _PIECES.split(text)  # do not search in the tokens of the first pattern
@@ -223,6 +234,11 @@ class Personal:
             return encrypt
 
         return replace
+
+    def _is_kind(self, text: str) -> bool:
+        """Whether all of a text is what the policy finds, such as the number of a card."""
+        match = self._finder.fullmatch(text) if self._finder is not None else None
+        return match is not None and _CHECKS.get(match.lastgroup, bool)(match[0])
 
     def _make_token(self, value: Any, key: PersonKey, path: str) -> str:
         data = json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
@@ -349,6 +365,17 @@ def _list_texts(value: Any) -> Iterable[str]:
     elif isinstance(value, list):
         for item in value:
             yield from _list_texts(item)
+
+
+def _list_forms(text: str) -> Iterable[str]:
+    """Yield a text as it is, as JSON inside of another text has it, and as a URL has it."""
+    yield from {
+        text,
+        json.dumps(text)[1:-1],
+        json.dumps(text, ensure_ascii=False)[1:-1],
+        quote(text, safe=""),
+        quote(text),
+    }
 
 
 def _is_card(text: str) -> bool:
