@@ -231,3 +231,14 @@ def test_a_line_made_to_be_slow_is_not(text):
     start_s = time.process_time()
     assert redact.text(text) == text
     assert time.process_time() - start_s < 10  # took minutes, and hours at the longest line
+
+
+def test_the_value_of_a_secret_name_is_hidden_beside_it():
+    container = {"env": [{"name": "DB_PASSWORD", "value": "hunter2"}, {"name": "HOME", "value": "/root"}]}
+    event = {"action": "a.b", "attributes": {"request": container, "tag": {"key": "api_token", "value": "hunter2"}}}
+    words = redact.event(event)["attributes"]
+    assert words["request"]["env"] == [{"name": "DB_PASSWORD", "value": HIDDEN}, {"name": "HOME", "value": "/root"}]
+    assert words["tag"] == {"key": "api_token", "value": HIDDEN}
+    written = redact.event({"action": "a.b", "attributes": {"last-applied": json.dumps(container)}})
+    assert "hunter2" not in json.dumps(written)
+    assert "/root" in json.dumps(written)

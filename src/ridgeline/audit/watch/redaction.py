@@ -32,6 +32,7 @@ _PASS = r"(?:(?<![^\W_])pass|(?-i:(?<=[a-z])Pass))"  # noqa: S105
 _ONE_TIME = r"(?:(?<![^\W_])t?otp|(?-i:(?<=[a-z])(?:Otp|OTP)))"
 # … and in a text only if a value is assigned to it: "PASS: test_login" and "second pass: done" are not passwords.
 _ASSIGNED = r"\s*(?:=>|:=|=|:)\s*"
+_VALUE_OF_NAME = r"[\"']\s*,\s*[\"']value[\"']\s*:\s*"  # "name":"DB_PASSWORD","value":"…"
 # Digits may be a one-time password after a colon, too, and as the value of an option: npm publish --otp 123456.
 _BEFORE_CODE = r"(?:\s*:\s*|(?<=-otp)\s+)(?=\d{4,10}(?!\w))"
 # These follow an option that has no value: words of a sentence about it, another option, or a count.
@@ -122,7 +123,7 @@ class Redaction:
         self._text = re.compile(
             rf"(?P<option>(?<![\w-])--?(?!-|no-|ask-)[\w.-]{{0,60}}?(?:{inside}|{word})\s+){_NO_VALUE}"
             rf"(?:{_QUOTED}|[^\s\"']+)"
-            rf"|(?P<name>(?:(?:{inside})[\w.-]{{0,60}}[\"']?{_ASSIGNED}|{word}(?:\s*=(?!=)\s*|[\"']{_ASSIGNED}))"
+            rf"|(?P<name>(?:(?:{inside})[\w.-]{{0,60}}(?:[\"']?{_ASSIGNED}|{_VALUE_OF_NAME})|{word}(?:\s*=(?!=)\s*|[\"']{_ASSIGNED}))"
             rf"(?:(?:Bearer|Basic|Token|Digest|Negotiate|ApiKey)\s+)?)(?:{_QUOTED}|[^\s,;)\]}}\"']+)",
             re.IGNORECASE,
         )
@@ -140,8 +141,12 @@ class Redaction:
         if depth > _DEEPEST:
             return value  # the ledger refuses deeper nesting
         if isinstance(value, dict):
+            named = value.get("name", value.get("key")) if "value" in value else None
+            hides_value = isinstance(named, str) and self._hides(named)  # {"name": "DB_PASSWORD", "value": …} of a pod
             return {
-                key: HIDDEN if self._hides(str(key)) and item not in (None, "") else self(item, depth + 1)
+                key: HIDDEN
+                if item not in (None, "") and (self._hides(str(key)) or (hides_value and key == "value"))
+                else self(item, depth + 1)
                 for key, item in value.items()
             }
         if isinstance(value, list | tuple):
