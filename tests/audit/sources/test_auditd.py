@@ -217,6 +217,17 @@ def test_an_event_without_an_end_ends_when_nothing_follows_or_a_later_record_doe
     assert (place, event["attributes"]["comm"], joiner.unfinished) == ("a", "cat", 1)
 
 
+def test_a_host_whose_clock_is_ahead_ends_no_event_of_another():
+    lines = [
+        "node=a type=SYSCALL msg=audit(1700000000.100:7): syscall=59 uid=5",
+        "node=b type=SYSCALL msg=audit(1700000060.100:7): syscall=59 uid=6",
+        'node=a type=PATH msg=audit(1700000000.100:7): item=0 name="/bin/a"',
+        "node=a type=SYSCALL msg=audit(1700000009.100:8): syscall=2 uid=5",  # ends event 7 of its own host
+    ]
+    events = Joiner().join((parse_record(line, "x"), "x") for line in lines)
+    assert [(event["attributes"]["host"], event["subject"]) for event, _ in events] == [("a", "/bin/a")]
+
+
 def test_unfinished_events_take_bounded_memory():
     joiner = Joiner()
     record = parse_record("type=PATH msg=audit(1700000000.123:42): name=" + "61" * 100_000, "a")

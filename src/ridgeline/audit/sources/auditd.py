@@ -196,8 +196,10 @@ class Joiner:
             if record.type in _LAST:
                 events.append(self._end(record.id))
             # The kernel writes the records of an event at once, so a much later one shows that an event has ended.
-            before = record.id[1] - int(self._wait_s * 1e9)
-            while self._open and (next(iter(self._open))[1] < before or self._bytes > MOST_BYTES):
+            # The clocks of other hosts may be behind.
+            host, before = record.id[0], record.id[1] - int(self._wait_s * 1e9)
+            events += [self._end(id) for id in list(self._open) if id[0] == host and id[1] < before]
+            while self._bytes > MOST_BYTES:
                 events.append(self._end(next(iter(self._open))))
         return events
 
