@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.audit.threads import run_in_thread
 from tests.audit.watch.watching import run_command
 
 from ridgeline.audit.ledger import parse_moment
 from ridgeline.audit.ledger.event import encode
 from ridgeline.audit.sources import make_container_reader, parse_kubernetes_line
+from ridgeline.audit.sources.files import LineFile
+from ridgeline.audit.sources.lines import parse_lines
 from ridgeline.errors import InputError
 
 ID = "0123456789abcdef" * 4
@@ -73,6 +77,82 @@ def test_a_part_of_a_long_line_is_marked():
     assert read(b"2026-11-18T10:00:00Z stdout P half", "", 0)["attributes"]["_partial"] is True
     half = json.dumps({"log": "half", "stream": "stdout", "time": "2026-11-18T10:00:00Z"}).encode()
     assert read(half, "", 0)["attributes"]["_partial"] is True
+
+
+def write_docker(text, stream="stdout", second=0):
+    return json.dumps({"log": text, "stream": stream, "time": f"2026-11-18T10:00:{second:02}Z"}).encode() + b"\n"
+
+
+def write_containerd(text, stream="stdout", second=0):
+    kind = "F" if text.endswith("\n") else "P"
+    return f"2026-11-18T10:00:{second:02}Z {stream} {kind} {text.removesuffix(chr(10))}\n".encode()
+
+
+async def read_file(path, position=None, **more):
+    source, found = LineFile(path, "containers", make_container_reader(path), **more), []
+    async for batch in source.batches(position):
+        found += [(e["attributes"]["message"], e["attributes"].get("_partial", False)) for e in batch.events]
+        position = batch.position or position
+        if found and more.get("follow", True):
+            source.stop()
+    return found, position
+
+
+@pytest.mark.parametrize("write", [write_docker, write_containerd])
+def test_the_parts_of_a_line_are_one_event_of_each_stream(tmp_path, write):
+    lines = [("mail to ann@x", "stdout"), ("oops\n", "stderr"), (".example, ", "stdout"), ("done\n", "stdout")]
+    data = b"".join(write(text, stream, second) for second, (text, stream) in enumerate(lines))
+    (tmp_path / "0.log").write_bytes(data)
+    events, places, refused = parse_lines(data, make_container_reader(POD), "of x", 0, 0)
+    assert [event["attributes"]["message"] for event in events] == ["oops", "mail to ann@x.example, done"]
+    assert [event["time"] % (60 * 10**9) // 10**9 for event in events] == [1, 0]
+    assert (places, refused) == (["line 2 of x", "line 1 of x"], [])
+    assert "_partial" not in events[1]["attributes"]
+
+
+@given(
+    st.lists(st.lists(st.text("ab", min_size=1, max_size=5), min_size=1, max_size=4), max_size=6),
+    st.integers(0, 400),
+    st.integers(200, 2000),
+)
+def test_a_restart_or_a_chunk_within_parts_loses_and_doubles_nothing(tmp_path_factory, texts, cut, chunk):
+    path = tmp_path_factory.mktemp("parts") / "0.log"
+    data = b"".join(write_docker(t) for parts in texts for t in (*parts[:-1], parts[-1] + "\n"))
+    path.write_bytes(data[:cut])
+    before, position = run_in_thread(read_file(path, follow=False, chunk=chunk))
+    begun = data[: position["offset"]] if position else b""
+    with path.open("ab") as file:
+        file.write(data[cut:])
+    if begun.endswith(b"\n") or not begun:  # else a line of JSON was cut, which is refused
+        after, _ = run_in_thread(read_file(path, position, follow=False, chunk=chunk))
+        whole = "".join(text + ("" if partial else "\n") for text, partial in [*before, *after])
+        assert whole == "".join("".join(parts) + "\n" for parts in texts)
+
+
+def test_a_line_whose_last_part_comes_later_is_one_event(tmp_path):
+    path = tmp_path / "0.log"
+    path.write_bytes(write_docker("one\n") + write_docker("two "))
+    source, found = LineFile(path, "containers", make_container_reader(path)), []
+
+    async def follow():
+        async for batch in source.batches(None):
+            found.extend(event["attributes"] for event in batch.events)
+            if len(found) == 1:
+                await asyncio.sleep(0.3)  # the reader waits for the rest
+                with path.open("ab") as file:
+                    file.write(write_docker("three\n"))
+            elif found:
+                source.stop()
+
+    run_in_thread(follow())
+    assert [words["message"] for words in found] == ["one", "two three"]
+
+
+def test_a_line_whose_last_part_does_not_come_is_marked(tmp_path, monkeypatch):
+    monkeypatch.setattr("ridgeline.audit.sources.files.PARTS_S", 0.2)
+    (tmp_path / "0.log").write_bytes(write_containerd("killed while ") + write_containerd("writing"))
+    found, _ = run_in_thread(read_file(tmp_path / "0.log"))
+    assert found == [("killed while writing", True)]
 
 
 @pytest.mark.parametrize("line", [b"plain words", b"[1]", b'{"message": "x"}', b'{"log": 5, "time": "x"}', b"{" * 5000])

@@ -12,7 +12,7 @@ import time
 from pathlib import PurePath
 from typing import Any
 
-from ridgeline.audit.sources.lines import LONGEST, LineReader, parse_stamp
+from ridgeline.audit.sources.lines import LONGEST, JoiningReader, LineReader, parse_stamp
 from ridgeline.audit.sources.source import Event, shorten
 from ridgeline.errors import InputError
 
@@ -28,7 +28,8 @@ _SECRETS = ("secrets", "serviceaccounts/token", "tokenreviews")  # their bodies 
 def make_container_reader(path: PurePath) -> LineReader:
     """Return a reader of a container's lines: JSON of Docker, or lines of containerd and CRI-O.
 
-    Both runtimes cut a line of more than 16 KB into parts; all but the last part have `_partial`.
+    Both runtimes cut a line of more than 16 KB into parts. They are joined, unless the last one does not come; then
+    what there is has `_partial`.
     """
     place = _find_container(path)
     subject = "/".join(place[name] for name in ("namespace", "pod", "container") if name in place) or path.name
@@ -61,7 +62,7 @@ def make_container_reader(path: PurePath) -> LineReader:
             "attributes": attributes,
         }
 
-    return read
+    return JoiningReader(read)
 
 
 def _find_container(path: PurePath) -> dict[str, str]:

@@ -13,6 +13,7 @@ import asyncio
 import os
 import re
 import stat
+import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
@@ -23,12 +24,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ridgeline.audit.sources.compressed import COMPRESSED, DAMAGED, can_unpack, open_unpacked, unpack
-from ridgeline.audit.sources.lines import LONGEST, LineReader, parse_lines
+from ridgeline.audit.sources.lines import LONGEST, JoiningReader, LineReader, parse_lines
 from ridgeline.audit.sources.source import Batch, Position
 from ridgeline.errors import InputError
 
 CHUNK = 256 << 10  # bytes in one batch
 _POLL_S = 0.1
+PARTS_S = 2.0  # how long the parts of a line of a container wait for its last one
 # "a.log.1", "a.log-20261118", "a.log.2026-11-18.1.gz", but not "a.log.bak"
 ROTATED = r"(?:[.-]\d[\dT:_-]*)+(?:\.(?:gz|bz2|xz|zst))?"
 _HEAD, _TAIL = 256, 64  # bytes at the beginning and before the offset that identify a file
@@ -45,6 +47,9 @@ class _Lines:
     @property
     def size(self) -> int:
         return len(self.data) + self.more
+
+    def cut(self, size: int) -> _Lines:
+        return self if size == self.size else _Lines(self.data[:size], self.data[max(0, size - _TAIL) : size])
 
 
 @dataclass(frozen=True)
@@ -109,6 +114,7 @@ class LineFile:
         self._gaps: list[str] = []
         self._finished: deque[bytes] = deque(maxlen=100)  # first bytes of the files read to their end: skip copies
         self._searched = (0, 0), 0  # (inode, offset) of a long line, and how far its end was looked for
+        self._held = -1, 0.0  # the offset of parts that wait for the rest of their line, and since when
         self._number: int | None = None  # lines read so far, if this process read from the beginning of the file
 
     def stop(self) -> None:
@@ -136,6 +142,11 @@ class LineFile:
                     place = self._restart_after_cut(file, place)
                     continue
                 if lines is not None:
+                    whole = self._count_whole(lines)
+                    if not whole and self._waits_for_rest(lines, place.offset, file):
+                        await self._pause()
+                        continue
+                    lines = lines.cut(whole) if whole else lines
                     place = place.after(lines)
                     yield self._batch(lines, place)
                     continue
@@ -290,6 +301,19 @@ class LineFile:
             at += len(piece)
         self._searched = (os.fstat(file.fileno()).st_ino, offset), at
         return None, False
+
+    def _count_whole(self, lines: _Lines) -> int:
+        """Return the bytes before the parts of a line, at the end of `lines`, that continue after them."""
+        if isinstance(self._read, JoiningReader) and not lines.more:
+            return self._read.find_unfinished(lines.data)
+        return lines.size
+
+    def _waits_for_rest(self, lines: _Lines, offset: int, file: BinaryIO) -> bool:
+        """Whether to wait for the rest of a line of which there are only parts: not for long, nor for a long line."""
+        if self._held[0] != offset:
+            self._held = offset, time.monotonic()
+        ends = not self._follow or self._stop.is_set() or self._moved(file) or len(lines.data) > self._chunk // 2
+        return not ends and time.monotonic() - self._held[1] < PARTS_S
 
     def _batch(self, lines: _Lines, place: _Place) -> Batch:
         """Make a batch of `lines`, which end at `place`; they are numbered if the file was read from its beginning."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from typing import Any
 
 from ridgeline.audit.ledger.event import parse_line
 from ridgeline.audit.ledger.moment import parse_moment
@@ -25,6 +27,30 @@ _SYSLOG = re.compile(
 
 # (line, its place, number of bytes cut off) → event; raises InputError
 LineReader = Callable[[bytes, str, int], Event]
+
+
+@dataclass(frozen=True)
+class JoiningReader:
+    """A reader of lines that may be parts: an event with `_partial` continues in the next one of its stream."""
+
+    read: LineReader
+
+    def __call__(self, line: bytes, where: str, more: int = 0) -> Event:
+        return self.read(line, where, more)
+
+    def find_unfinished(self, data: bytes) -> int:
+        """Return the number of bytes before the parts at the end of `data` that continue after it."""
+        end = len(data)
+        while end:
+            start = data.rfind(b"\n", 0, end - 1) + 1
+            try:
+                event = self.read(data[start:end].rstrip(b"\r\n"), "", 0)
+            except InputError:
+                break
+            if not event["attributes"].get("_partial"):
+                break
+            end = start
+        return end
 
 
 def make_log_reader(file: str) -> LineReader:
@@ -140,4 +166,26 @@ def parse_lines(
                 refused.append((where, str(error)))
             more = 0
         at += len(line) + 1
+    if isinstance(read, JoiningReader):
+        events, places = _join_parts(events, places)
     return events, places, refused
+
+
+def _join_parts(events: list[Event], places: list[str]) -> tuple[list[Event], list[str]]:
+    """Join the parts of a line, each stream by itself; a line that continues after `events` keeps `_partial`."""
+    whole, begun = list[tuple[Event, str]](), dict[Any, tuple[Event, str]]()
+    for event, place in zip(events, places, strict=True):
+        words = event["attributes"]
+        first, place = begun.pop(words.get("stream"), (event, place))
+        if first is not event:
+            message = first["attributes"]["message"] + words["message"]
+            if len(message) > LONGEST:
+                whole.append((first, place))
+            else:
+                event = {**event, "time": first["time"], "attributes": {**words, "message": message}}
+        if event["attributes"].get("_partial"):
+            begun[words.get("stream")] = event, place
+        else:
+            whole.append((event, place))
+    whole += begun.values()
+    return [event for event, _ in whole], [place for _, place in whole]
