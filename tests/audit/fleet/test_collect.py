@@ -25,7 +25,15 @@ from tests.audit.threads import run_in_thread
 from typer.testing import CliRunner
 
 from ridgeline.audit import Ledger, new_signer
-from ridgeline.audit.fleet import Collector, Forwarder, examine_fleet, is_fleet, prune_copies, read_alerts_of_fleet
+from ridgeline.audit.fleet import (
+    Collector,
+    Forwarder,
+    channel,
+    examine_fleet,
+    is_fleet,
+    prune_copies,
+    read_alerts_of_fleet,
+)
 from ridgeline.audit.fleet.copies import check_origin
 from ridgeline.audit.ledger import move_payloads
 from ridgeline.audit.ledger.layout import write_key
@@ -395,3 +403,39 @@ def test_what_cannot_be_pruned_is_said(tmp_path, fleet, host):
         prune_copies(fleet, 1 << 62, by="")
     assert prune_copies(fleet, 0, by="ann") == {ORIGIN: 0}
     assert CliRunner().invoke(audit, ["prune", str(tmp_path / "h"), "--older-than", "1h", "--origin", "x"]).exit_code
+
+
+def test_a_forwarder_that_is_newer_than_its_collector_waits_for_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("ridgeline.audit.fleet.forwarder._LONGEST_PAUSE_S", 0.2)
+    log, key = tmp_path / "h", make_log(tmp_path / "h", "host1.test/audit", 30)
+    notes, refused = list[str](), threading.Event()
+
+    def note(sentence):
+        notes.append(sentence)
+        refused.set()
+
+    version = channel.VERSION
+    with collecting(tmp_path / "fleet", key) as collector:
+        parse = channel.read_frame
+
+        async def read_newer(*words, **more):  # what a newer forwarder says
+            header, payload = await parse(*words, **more)
+            if more.get("greeting") and not refused.is_set():
+                header["ridgeline"] = version + 1
+            return header, payload
+
+        monkeypatch.setattr("ridgeline.audit.fleet.collector.channel.read_frame", read_newer)
+        forwarder = Forwarder(log, "127.0.0.1", collector.port, collector.key, notify=note)
+        thread = threading.Thread(target=forwarder.run)
+        thread.start()
+        until = time.monotonic() + TIMEOUT_S
+        while forwarder.size < 30 and time.monotonic() < until:
+            time.sleep(0.05)
+        forwarder.stop()
+        thread.join(TIMEOUT_S)
+        forwarder.close()
+        assert "update the older end; trying again." in notes[0]
+        assert forwarder.size == 30
+        refused.clear()
+        with pytest.raises(Unverified, match="update the older end"):
+            forward(log, collector)  # once

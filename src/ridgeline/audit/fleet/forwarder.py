@@ -115,12 +115,15 @@ class Forwarder:
                     lost, pause = False, _FIRST_PAUSE_S
                     self._send_all(connection, once)
                     return
-            except (OSError, BadFrame, TryAgain) as error:
+            except (OSError, BadFrame, TryAgain, Unverified) as error:
+                # The collector may be updated later than its hosts, and they shall find it then.
+                if isinstance(error, Unverified) and (once or error.kind != "version"):
+                    raise
                 why = str(getattr(error, "strerror", None) or error)
                 if once and time.monotonic() > until:
                     raise Unverified("unreachable", f"{self._name} took nothing for {ONCE_S:.0f} s: {why}.") from None
                 if not lost:
-                    self._notify(f"{self._name}: {why}; trying again.")
+                    self._notify(f"{self._name}: {why.rstrip('.')}; trying again.")
                 lost = True
                 self._stop.wait(pause * random.uniform(0.5, 1.0))  # noqa: S311  (hosts shall not come back together)
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
