@@ -8,6 +8,7 @@ import gzip
 import json
 import lzma
 import os
+import shutil
 import threading
 import time
 from datetime import UTC, datetime
@@ -276,6 +277,29 @@ def test_a_writer_that_goes_on_at_its_own_offset_after_a_cut_is_followed_there(t
 
         seen, gaps = follow(path, act)
     assert (seen[1_000:], len(gaps)) == (["two"], 1)
+
+
+@pytest.mark.parametrize("appends", [True, False])
+def test_lines_that_copytruncate_moved_before_they_were_read_are_read_from_the_copy(tmp_path, appends):
+    path = tmp_path / "c.log"
+    path.write_text("one\n")
+    (tmp_path / "c.log.2").write_text("one\nread long ago\n")
+
+    async def act(until):
+        await until(1)
+        await asyncio.sleep(0.5)
+        with path.open("ab" if appends else "r+b", buffering=0) as writer:
+            writer.seek(0, os.SEEK_END)
+            writer.write(b"two\nin the mid")
+            shutil.copyfile(path, tmp_path / "c.log.1")
+            os.truncate(path, 0)
+            writer.write(b"dle\nfour\n")
+        await until(5)
+
+    seen, gaps = follow(path, act)
+    assert seen == ["one", "two", "in the mid", "dle", "four"]
+    assert len(gaps) == 1
+    assert "was cut after it was copied to" in gaps[0]
 
 
 def test_lines_are_counted_anew_after_a_cut(tmp_path):

@@ -33,6 +33,7 @@ _POLL_S = 0.1
 PARTS_S = 2.0  # how long the parts of a line of a container wait for its last one
 # "a.log.1", "a.log-20261118", "a.log.2026-11-18.1.gz", but not "a.log.bak"
 ROTATED = r"(?:[.-]\d[\dT:_-]*)+(?:\.(?:gz|bz2|xz|zst))?"
+_CLOCK_NS = 10**8  # by which the clock of a file system may be behind
 _HEAD, _TAIL = 256, 64  # bytes at the beginning and before the offset that identify a file
 
 
@@ -114,6 +115,8 @@ class LineFile:
         self._gaps: list[str] = []
         self._finished: deque[bytes] = deque(maxlen=100)  # first bytes of the files read to their end: skip copies
         self._searched = (0, 0), 0  # (inode, offset) of a long line, and how far its end was looked for
+        self._copied = False  # the file being read is a copy of one that was cut
+        self._intact_ns = time.time_ns()  # when the bytes that were read were last seen in the file
         self._held = -1, 0.0  # the offset of parts that wait for the rest of their line, and since when
         self._number: int | None = None  # lines read so far, if this process read from the beginning of the file
 
@@ -139,8 +142,14 @@ class LineFile:
                 self.identity = status.st_dev, status.st_ino
                 lines, ends_line = self._read_lines(file, place.offset)
                 if not place.stands(file):  # checked after the read, so that it is valid for the bytes read
-                    place = self._restart_after_cut(file, place)
+                    copied = self._open_copy(file, place)
+                    if copied is not None:
+                        file.close()
+                        (file, place), self._copied = copied, True
+                    else:
+                        place = self._restart_after_cut(file, place)
                     continue
+                self._intact_ns = time.time_ns()
                 if lines is not None:
                     whole = self._count_whole(lines)
                     if not whole and self._waits_for_rest(lines, place.offset, file):
@@ -160,9 +169,12 @@ class LineFile:
                     yield self._batch(rest, place)
                     continue
                 if moved:
-                    finished, file = file, None
+                    finished, end, file = file, place.offset, None
                     with finished:
                         file, place = self._open_next(finished)
+                    if self._copied and file is not None:
+                        place = _skip_zeros(file, place, end)
+                    self._copied = False
                     continue
                 if last:
                     return
@@ -252,32 +264,45 @@ class LineFile:
 
     def _list_later(self, finished: BinaryIO) -> list[tuple[Path, int]]:
         """List the rotated files that were written later than `finished`, oldest first, with their inodes."""
-        done, rotated = os.fstat(finished.fileno()), re.compile(re.escape(self.path.name) + ROTATED)
-        later = list[tuple[int, Path, int]]()
+        done = os.fstat(finished.fileno()).st_mtime_ns
+        return self._list_rotated(finished, lambda status: status.st_mtime_ns > done)
+
+    def _list_rotated(self, file: BinaryIO, fits: Callable[[os.stat_result], bool]) -> list[tuple[Path, int]]:
+        """List the rotated files but `file` that fit, oldest first, with their inodes."""
+        own, rotated = os.fstat(file.fileno()).st_ino, re.compile(re.escape(self.path.name) + ROTATED)
+        found = list[tuple[int, Path, int]]()
         for path in self.path.parent.glob(escape(self.path.name) + "[.-]*"):
             if rotated.fullmatch(path.name) is None:
                 continue
             with suppress(OSError):
                 status = path.stat()
-                if (
-                    stat.S_ISREG(status.st_mode)
-                    and status.st_ino != done.st_ino
-                    and status.st_mtime_ns > done.st_mtime_ns
-                ):
-                    later.append((status.st_mtime_ns, path, status.st_ino))
-        return [(path, inode) for _, path, inode in sorted(later)]
+                if stat.S_ISREG(status.st_mode) and status.st_ino != own and fits(status):
+                    found.append((status.st_mtime_ns, path, status.st_ino))
+        return [(path, inode) for _, path, inode in sorted(found)]
+
+    def _open_copy(self, file: BinaryIO, place: _Place) -> tuple[BinaryIO, _Place] | None:
+        """Open the copy that logrotate's copytruncate made before it cut the file: it has the lines not read yet.
+
+        An older copy with the same bytes was read before, so the copy must be younger than the last look at the file.
+        """
+        for path, inode in self._list_rotated(file, lambda status: status.st_ctime_ns >= self._intact_ns - _CLOCK_NS):
+            with suppress(OSError, InputError):
+                copy, at = open_regular(path), replace(place, inode=inode)
+                if place.offset and os.fstat(copy.fileno()).st_ino == inode and at.stands(copy):
+                    self._gaps.append(
+                        f"{self.path} was cut after it was copied to {path}; lines written between the two are lost"
+                    )
+                    return copy, at
+                copy.close()
+        return None
 
     def _restart_after_cut(self, file: BinaryIO, place: _Place) -> _Place:
-        """Return the place to continue at in a truncated file: its beginning, or the old offset if zeros precede it.
-
-        A writer without O_APPEND continues at its old offset and leaves zeros before it.
-        """
+        """Return the place to continue at in a truncated file."""
         size = _size(file)
         how = f"was cut to {size} bytes" if size < place.offset else "was cut and written anew"
         self._gaps.append(f"{self.path} {how} after {place.offset} bytes had been read")
         self._number = None
-        zeros = _Place(place.inode, place.offset, bytes(len(place.head)), bytes(len(place.tail)))
-        return zeros if zeros.stands(file) else _Place(place.inode)
+        return _skip_zeros(file, _Place(place.inode), place.offset)
 
     def _read_lines(self, file: BinaryIO, offset: int) -> tuple[_Lines | None, bool]:
         """Return complete lines from `offset` on (None: there are none), and whether no unfinished line follows."""
@@ -428,6 +453,15 @@ def open_regular(path: Path) -> BinaryIO:
 
 def _irregular_error(path: Path) -> InputError:
     return InputError(f"'{path}' is not a regular file; use - for a pipe.")
+
+
+def _skip_zeros(file: BinaryIO, start: _Place, offset: int) -> _Place:
+    """Return `start`, or the offset at which the file was cut if zeros precede it.
+
+    A writer without O_APPEND continues at its old offset and leaves zeros before it.
+    """
+    zeros = _Place(start.inode, offset, bytes(min(_HEAD, offset)), bytes(min(_TAIL, offset)))
+    return zeros if offset and zeros.stands(file) else start
 
 
 def _size(file: BinaryIO) -> int:

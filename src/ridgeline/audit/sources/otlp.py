@@ -332,6 +332,8 @@ def _check(value: Any, type: type, name: str) -> Any:
 def _read_integer(value: Any, name: str) -> int:
     if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,20}", value):
         return int(value)
+    if isinstance(value, float) and value.is_integer():  # 5.0, as JavaScript's libraries may write it
+        return int(value)
     return int(_check(value, int, name))
 
 
