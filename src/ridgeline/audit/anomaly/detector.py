@@ -313,10 +313,10 @@ class Detector:
 
     def _weigh_newness(self, template: int, parts: Mapping[str, float], rarity: float) -> float:
         """Let the meaning of a new template decide, not its newness."""
-        known = self._history.known[template]
-        threshold, strong = -math.log(self.alert_rate), -math.log(min(1.0, LIKELY * self.alert_rate))
         if "new" not in parts:
             return rarity
+        known = self._history.known[template]
+        threshold, strong = -math.log(self.alert_rate), -math.log(min(1.0, LIKELY * self.alert_rate))
         others = max((parts[part] for part in parts if part not in NEWNESS), default=0.0)
         if not known.sounds_bad and others < strong:
             return min(rarity, BELOW * threshold)

@@ -165,9 +165,11 @@ class Hours:
             return 1.0
         day, hour = divmod(time // HOUR_NS, 24)
         days = days_by_hour[1] - (days_by_hour[0] == day)
-        usual_days = max(
-            days_by_hour[3 + 2 * h] - (days_by_hour[2 + 2 * h] == day) for h in ((hour - 1) % 24, hour, (hour + 1) % 24)
-        )
+        usual_days = 0
+        for at in (2 + 2 * hour, 2 + 2 * ((hour - 1) % 24), 2 + 2 * ((hour + 1) % 24)):
+            at_hour = days_by_hour[at + 1] - (days_by_hour[at] == day)
+            if at_hour > usual_days:
+                usual_days = at_hour
         return (usual_days + 1) / (days + 1)
 
     def learn(self, action: str, time: int) -> None:

@@ -79,8 +79,10 @@ def mask(text: str) -> str:
 def _word(word: str) -> str:
     if word.isdecimal():
         return MASK
-    masked = _RUN.sub(MASK, _VARIABLE.sub(MASK, word)) if _DIGIT.search(word) or MASK in word else word
-    return masked[:LETTERS]
+    if _DIGIT.search(word) is None and MASK not in word:
+        return word[:LETTERS]
+    masked = _VARIABLE.sub(MASK, word)
+    return (_RUN.sub(MASK, masked) if masked.count(MASK) > 1 else masked)[:LETTERS]
 
 
 class Miner:
