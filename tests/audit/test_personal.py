@@ -39,6 +39,7 @@ from ridgeline.audit.ledger import (
     write_parquet,
 )
 from ridgeline.audit.ledger.erasure import EXPORT, FORGET, POLICY
+from ridgeline.audit.ledger.event import encode as encode_events
 from ridgeline.audit.ledger.personal import KINDS, TOKEN, write_policy
 from ridgeline.audit.watch import KeyedAppend, Settings, Watcher
 from ridgeline.errors import InputError, StoreError, Unverified
@@ -184,6 +185,13 @@ def test_personal_text_is_found_in_names_numbers_urls_and_escaped_json(tmp_path:
         assert word not in written
     assert encrypted["attributes"]["sessions"]["n"] == 5
     assert personal.decrypt(encrypted, secrets_of(personal, "u1"))["attributes"] == attributes
+
+
+def test_a_name_that_is_no_text_is_refused_as_without_a_policy(tmp_path: Path) -> None:
+    personal = make_personal(tmp_path, Policy((), "actor", KINDS))
+    event = {"action": "a.b", "source": "t", "actor": "u1", "attributes": {"n": {5: 1}}}
+    with pytest.raises(InputError):
+        encode_events(personal.encrypt([event]))
 
 
 def test_the_names_of_attributes_stay_though_a_person_is_called_like_one(tmp_path: Path) -> None:

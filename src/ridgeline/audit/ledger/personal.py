@@ -202,14 +202,16 @@ class Personal:
             if isinstance(value, str):
                 return replace_text(value, path)
             if isinstance(value, dict):
-                return {replace_name(str(name), path): replace(item, f"{path}.{name}") for name, item in value.items()}
+                return {replace_name(name, path): replace(item, f"{path}.{name}") for name, item in value.items()}
             if isinstance(value, list):
                 return [replace(item, path) for item in value]
             if isinstance(value, int | float) and (str(value) in texts or self._is_kind(str(value))):
                 return self._make_token(value, key, path)
             return value
 
-        def replace_name(name: str, path: str) -> str:
+        def replace_name(name: Any, path: str) -> Any:
+            if not isinstance(name, str):
+                return name  # the ledger refuses it
             # Texts are found as whole words; in the attributes' own names (host, message) only those of a kind.
             return replace_text(name, path, r"(?<!\w)(?:%s)(?!\w)" if path != "attributes" else None)
 
