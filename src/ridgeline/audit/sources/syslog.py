@@ -317,8 +317,8 @@ class MessageSplitter:
                 begin, end = length.end(), length.end() + int(length[1])
                 after = end
             else:
-                found = _MESSAGE_END.search(data, at)
-                begin, end, after = at, *(found.span() if found else (len(data), len(data) + 1))
+                ending = _MESSAGE_END.search(data, at)
+                begin, end, after = at, *(ending.span() if ending else (len(data), len(data) + 1))
             if after > len(data):
                 self.too_long = end - begin > LONGEST
                 break
