@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.audit.threads import run_in_thread
 from tests.audit.watch.watching import run_command
 
+from ridgeline.audit.anomaly.sentences import describe_event
 from ridgeline.audit.ledger import parse_moment
 from ridgeline.audit.ledger.event import encode
 from ridgeline.audit.sources import make_container_reader, parse_kubernetes_line
@@ -43,6 +44,17 @@ REQUEST = {
 
 def parse_request(**changes):
     return parse_kubernetes_line(json.dumps(REQUEST | changes).encode(), "line 1", 0)
+
+
+def test_managed_fields_are_kept_and_not_scored():
+    managed = [{"manager": "kubectl", "fieldsV1": {"f:data": {"f:x": {}}}}]
+    plain = {"kind": "ConfigMap", "metadata": {"name": "c"}, "data": {"x": "1"}}
+    event = parse_request(requestObject={**plain, "metadata": {"name": "c", "managedFields": managed}})
+    assert event["attributes"]["request"] == plain
+    assert event["attributes"]["_managed_fields"] == managed
+    assert describe_event(event) == describe_event(parse_request(requestObject=plain))
+    secret = parse_request(objectRef={"resource": "secrets"}, requestObject={"metadata": {"managedFields": managed}})
+    assert "_managed_fields" not in secret["attributes"]
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,7 @@ def parse_kubernetes_line(line: bytes, where: str, more: int = 0) -> Event:
     addresses = record.get("sourceIPs")
     resource = "/".join(str(reference[name]) for name in ("resource", "subresource") if reference.get(name))
     named = [reference.get("namespace"), resource, reference.get("name")]
+    request, managed = _split_request(record.get("requestObject"))
     words = {
         "verb": record.get("verb"),
         "resource": resource or None,
@@ -111,7 +112,8 @@ def parse_kubernetes_line(line: bytes, where: str, more: int = 0) -> Event:
         "_id": record.get("auditID"),
         "_path": record.get("requestURI"),
         "_level": record.get("level"),
-        "request": None if resource in _SECRETS else record.get("requestObject"),
+        "request": None if resource in _SECRETS else request,
+        "_managed_fields": None if resource in _SECRETS else managed,
     }
     stamp = record.get("stageTimestamp") or record.get("requestReceivedTimestamp")
     return {
@@ -123,6 +125,15 @@ def parse_kubernetes_line(line: bytes, where: str, more: int = 0) -> Event:
         or None,
         "attributes": {name: _flatten(value) for name, value in words.items() if value not in (None, "", [])},
     }
+
+
+def _split_request(request: Any) -> tuple[Any, Any]:
+    """Return an object without `metadata.managedFields`, and those: who set which field says nothing new in a score."""
+    metadata = request.get("metadata") if isinstance(request, dict) else None
+    if not isinstance(metadata, dict) or "managedFields" not in metadata:
+        return request, None
+    rest = {name: value for name, value in metadata.items() if name != "managedFields"}
+    return {**request, "metadata": rest}, metadata["managedFields"]
 
 
 def _parse_object(text: str, where: str, what: str) -> dict[str, Any]:
