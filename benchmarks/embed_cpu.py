@@ -6,7 +6,8 @@ Needs `make peers`; some minutes on two cores. (Not for --sweep, our budgets of 
 float32; --cosines, how near it comes to it over MovieLens's movies.csv and hostile texts.) Texts are random words of
 the vocabulary, 16, 32 and 128 tokens long, and mixtures. Backends and their settings are those of the workload
 (docs/embed.md): sentence-transformers in float32 (bfloat16, too, where that is our type), transformers compiled
-(texts of one length), ONNX Runtime int8, OpenVINO in our type, and our own float32. Each gets the best of its batch
+(texts of one length), ONNX Runtime int8, OpenVINO in our type, and our own float32. With --dtype int8 also our other
+kinds of instructions for bytes, and our bfloat16 where the CPU has it. Each gets the best of its batch
 sizes, found first; all take turns, in an order that rotates. Ratios are medians of their time / our time: on a shared
 machine only those mean anything. With --one-core everything has one CPU and one thread, and CPU time is counted: what
 others do on the machine matters little then. Cosines are with our float32. ONNX Runtime needs `onnx` to export the
@@ -60,6 +61,10 @@ def main() -> None:
         clock[0] = time.process_time
     embedder_ours = ridgeline.Embedder(MODEL, device="cpu", dtype=options.dtype)
     print(f"{embedder_ours} · torch {torch.__version__} · {torch.get_num_threads()} threads")
+    if options.dtype == "int8":
+        from ridgeline.native import chosen_int8
+
+        print(f"products of bytes by {chosen_int8()}")
     sets = {
         k: v for k, v in make_texts(embedder_ours, options.count).items() if any(k.startswith(o) for o in options.only)
     }
@@ -100,6 +105,7 @@ def race(embedder_ours: Any, sets: dict[str, list[str]], options: argparse.Names
     limit = model.limit(256)
     tokenizer = peers.load_tokenizers(model, limit)
     wide = ridgeline.Embedder(MODEL, device="cpu", dtype="float32")
+    others = load_others() if embedder_ours.dtype == "int8" else []
     narrow = (
         "bfloat16" if embedder_ours.dtype == "bfloat16" else "float32"
     )  # torch by itself multiplies float16 one by one
@@ -128,7 +134,7 @@ def race(embedder_ours: Any, sets: dict[str, list[str]], options: argparse.Names
     for name, texts in sets.items():
         many, even = len(texts) > 1, len({len(text.split()) for text in texts}) == 1
         calls: dict[str, Callable[[], Any]] = {}
-        for contender, local in (("ours", embedder_ours), ("our float32", wide)):
+        for contender, local in (("ours", embedder_ours), ("our float32", wide), *others):
             calls[contender] = partial(local.encode, texts) if many else partial(local.encode_one, texts[0])
         for contender, sentence in sentences.items():
             encode = partial(sentence.encode, normalize_embeddings=True, show_progress_bar=False)
@@ -150,6 +156,22 @@ def race(embedder_ours: Any, sets: dict[str, list[str]], options: argparse.Names
         input("ready: Enter begins the race\n")
     for words in prepared:
         one(*words)
+
+
+def load_others() -> list[tuple[str, Any]]:
+    """Embedders in int8 by the slower instructions of this CPU, and in bfloat16 if it multiplies that."""
+    from ridgeline.embed.devices import multiplies_bfloat16
+    from ridgeline.native import int8_instructions
+
+    others = []
+    for name in int8_instructions()[1:-1]:
+        os.environ["RIDGELINE_INT8"] = name
+        others.append((f"ours by {name}", ridgeline.Embedder(MODEL, device="cpu", dtype="int8")))
+        others[-1][1].encode("now, while the name is set")
+        del os.environ["RIDGELINE_INT8"]
+    if multiplies_bfloat16():
+        others.append(("our bfloat16", ridgeline.Embedder(MODEL, device="cpu", dtype="bfloat16")))
+    return others
 
 
 def best(run: Callable[[int, int], Any], texts: list[str]) -> int:

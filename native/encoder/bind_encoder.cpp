@@ -2,6 +2,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <stdexcept>
@@ -155,6 +156,12 @@ template <class Encoder> void encode_means(const Encoder &stack, Ids ids, Offset
   mean_rows(rows.data(), offsets.data(), texts, stack.hidden, unit, to.data(), threads);
 }
 
+std::vector<std::string> list_int8(const std::string &isa) {
+  std::vector<std::string> names;
+  for (const Int8Instructions one : supported_int8(parse_isa(isa))) names.push_back(name(one));
+  return names;
+}
+
 FloatNorm float_norm(ConstRow weight, ConstRow bias, std::size_t width) {
   HalfNorm norm = make_norm(weight, bias, width);
   return {std::move(norm.weight), std::move(norm.bias)};
@@ -166,10 +173,11 @@ FloatLinear float_linear(ConstRows weight, ConstRow bias, std::size_t in, std::s
 }
 
 void construct_float(FloatEncoder *at, std::size_t hidden, std::size_t heads, std::size_t width, float scale, float epsilon,
-                     const std::string &activation, bool in_bytes, const std::string &isa) {
+                     const std::string &activation, bool in_bytes, const std::string &isa, const std::string &int8) {
   if (!hidden || hidden % kColumns || !heads || !width || width % kColumns)
     throw std::invalid_argument("hidden and the width of a head must be multiples of 16");
-  new (at) FloatEncoder{hidden, heads, width, scale, epsilon, parse_activation(activation), in_bytes, parse_isa(isa), {}, {}, {}, -1, {}};
+  const Isa set = parse_isa(isa);
+  new (at) FloatEncoder{hidden, heads, width, scale, epsilon, parse_activation(activation), in_bytes, set, parse_int8(int8, set), {}, {}, {}, -1, {}};
 }
 
 void add_float(FloatEncoder &to, ConstRows qkv, ConstRow qkv_bias, ConstRows out, ConstRow out_bias, ConstRow out_norm, ConstRow out_norm_bias,
@@ -213,9 +221,12 @@ void bind_encoder(nb::module_ &m) {
            "Write rows [tokens, hidden] for ids [tokens], after all layers; text k is offsets[k] to offsets[k + 1].")
       .def("means", encode_means<HalfEncoder>, "ids"_a.noconvert(), "offsets"_a.noconvert(), "to"_a.noconvert(), "unit"_a, "threads"_a = 1,
            "Write the mean row of each text to [texts, hidden], scaled to length 1 with `unit`.");
-  m.def("multiplies_bytes", [] { return multiplies_bytes(chosen_isa()); }, "Whether this CPU has instructions for products of bytes.");
+  m.def("int8_instructions", list_int8, "isa"_a = "",
+        "Instructions for products of bytes that loops of this instruction set can use on this CPU, slowest first; 'plain' is C++.\n"
+        "The last is the default; RIDGELINE_INT8 chooses another one.");
+  m.def("chosen_int8", [] { return name(parse_int8("", chosen_isa())); }, "The instructions for products of bytes that encoders use.");
   nb::class_<FloatEncoder>(m, "FloatEncoder", "Layers of an encoder in float32, or with products in 8 bits; the same bits in any batch.")
-      .def("__init__", construct_float, "hidden"_a, "heads"_a, "width"_a, "scale"_a, "epsilon"_a, "activation"_a, "in_bytes"_a = false, "isa"_a = "",
+      .def("__init__", construct_float, "hidden"_a, "heads"_a, "width"_a, "scale"_a, "epsilon"_a, "activation"_a, "in_bytes"_a = false, "isa"_a = "", "int8"_a = "",
            "width: of a head; scale: of the scores; activation: relu, gelu or tanh (gelu by its tanh formula); widths are multiples of 16.")
       .def("add", add_float, "qkv"_a.noconvert(), "qkv_bias"_a.noconvert(), "out"_a.noconvert(), "out_bias"_a.noconvert(),
            "out_norm"_a.noconvert(), "out_norm_bias"_a.noconvert(), "up"_a.noconvert(), "up_bias"_a.noconvert(),

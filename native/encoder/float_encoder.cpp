@@ -73,15 +73,16 @@ private:
   }
 
   void multiply(Step *&step, const FloatLinear &layer, const float *x, Activation activation, float *y) {
+    const std::size_t terms = round_up(layer.in, kTermMultiple); // of 8 bits
     if (encoder_->in_bytes)
-      by_rows(*step, [&](std::size_t row) { x_scales_[row] = loops_->quantize(x + row * layer.in, layer.in, x_bytes_.data() + row * layer.in); });
+      by_rows(*step, [&](std::size_t row) { x_scales_[row] = loops_->quantize(x + row * layer.in, layer.in, x_bytes_.data() + row * terms); });
     ++step;
     take(*step++, (layer.out + kPanel - 1) / kPanel, [&](std::size_t panel) {
       const std::size_t column = panel * kPanel, columns = std::min(kPanel, layer.out - column);
       const float *bias = layer.bias.data() + column;
       if (encoder_->in_bytes) {
-        const BytePanel part{layer.bytes.data() + column * layer.in, layer.in, columns, layer.scales.data() + column, bias, layer.sums.data() + column};
-        loops_->multiply_bytes(part, x_bytes_.data(), x_scales_.data(), layer.in, tokens_, activation, y + column, layer.out);
+        const BytePanel part{layer.bytes.data() + column * terms, layer.in, columns, layer.scales.data() + column, bias, layer.sums.data() + column};
+        loops_->multiply_bytes(encoder_->int8, part, x_bytes_.data(), x_scales_.data(), terms, tokens_, activation, y + column, layer.out);
       } else {
         const FloatPanel part{layer.weight.data() + column * layer.in, layer.in, columns, columns, bias};
         loops_->multiply(part, x, layer.in, tokens_, activation, y + column, layer.out);
@@ -140,7 +141,7 @@ private:
     widest = std::max({wide, mixed, encoder_->hidden});
     const auto grow = [](auto &buffer, std::size_t size) { buffer.resize(std::max(buffer.size(), size)); };
     grow(qkv_, tokens_ * 3 * mixed), grow(mixed_, tokens_ * mixed), grow(wide_, tokens_ * wide), grow(sums_, tokens_ * encoder_->hidden);
-    if (encoder_->in_bytes) grow(x_bytes_, tokens_ * widest), grow(x_scales_, tokens_);
+    if (encoder_->in_bytes) grow(x_bytes_, round_up(tokens_, kColumns) * round_up(widest, kTermMultiple)), grow(x_scales_, tokens_);
   }
 
   std::size_t first_of(std::size_t text) const { return std::size_t(offsets_[text] - offsets_[0]); }
@@ -168,7 +169,8 @@ FloatLinear::FloatLinear(const float *from, const float *biases, std::size_t ter
       for (std::size_t k = 0; k < in; ++k) weight[o / kPanel * kPanel * in + k * columns_at(o) + o % kPanel] = from[o * in + k];
     return;
   }
-  bytes.resize(in * out), scales.resize(out), sums.resize(out);
+  const std::size_t padded = round_up(in, kTermMultiple);
+  bytes.resize(padded * out), scales.resize(out), sums.resize(out);
   for (std::size_t o = 0; o < out; ++o) {
     const float *row = from + o * in;
     float largest = 0;
@@ -176,19 +178,10 @@ FloatLinear::FloatLinear(const float *from, const float *biases, std::size_t ter
     scales[o] = largest / 127;
     for (std::size_t k = 0; k < in; ++k) {
       const auto value = std::int32_t(largest > 0 ? std::nearbyint(row[k] / scales[o]) : 0);
-      bytes[o / kPanel * kPanel * in + (k / 4 * columns_at(o) + o % kPanel) * 4 + k % 4] = std::int8_t(value);
+      bytes[o / kPanel * kPanel * padded + (k / 4 * columns_at(o) + o % kPanel) * 4 + k % 4] = std::int8_t(value);
       sums[o] += 128 * value;
     }
   }
-}
-
-bool multiplies_bytes(Isa isa) {
-#if defined(__x86_64__)
-  static const bool has_instructions = (__builtin_cpu_init(), __builtin_cpu_supports("avx512vnni"));
-  return isa == Isa::avx512 && has_instructions;
-#else
-  return isa != isa;
-#endif
 }
 
 void encode(const FloatEncoder &encoder, const std::int32_t *ids, const std::int64_t *offsets, std::size_t texts, int threads, float *rows) {

@@ -20,7 +20,7 @@ struct FloatLinear {
   std::size_t in, out;
   std::vector<float> weight; // float32: [panel][in][columns]
   std::vector<float> bias;
-  std::vector<std::int8_t> bytes; // 8 bits: [panel][in / 4][columns][4]
+  std::vector<std::int8_t> bytes; // 8 bits: [panel][in / 4][columns][4], `in` padded to kTermMultiple
   std::vector<float> scales;
   std::vector<std::int32_t> sums; // 128 times the sum of an output's weights
 };
@@ -47,6 +47,7 @@ struct FloatEncoder {
   Activation activation;
   bool in_bytes;
   Isa isa;
+  Int8Instructions int8; // for in_bytes
   FloatTable words, positions;
   FloatNorm norm;
   std::int64_t padding = -1; // RoBERTa: the token that is not counted

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "encoder/int8_tiles.hpp"
+
 namespace ridgeline {
 namespace RIDGELINE_ISA {
 namespace {
@@ -148,12 +150,23 @@ void multiply(const FloatPanel &panel, const float *x, std::size_t x_step, std::
   });
 }
 
-#if defined(__AVX512F__)
+#if defined(__AVX2__)
+// value = (sum - 128 · weights) · scale of the column · scale of the row + bias
+inline void write_sums(const BytePanel &panel, std::size_t column, I sums, float x_scale, float *y) {
+  I unsigned_part;
+  std::memcpy(&unsigned_part, panel.sums + column, sizeof unsigned_part);
+  const V value = __builtin_convertvector(sums - unsigned_part, V);
+  store(y + column, value * load(panel.scales + column) * x_scale + load(panel.bias + column));
+}
+
 // Adds to each sum the products of four unsigned and four signed bytes; nothing saturates. In assembler, because compilers
 // keep the sums of the intrinsic in memory, and because this file is compiled without VNNI.
-inline void add_products(I &sum, I four, I weights) { asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(four), "v"(weights)); }
+template <Int8Instructions By> inline void add_products(I &sum, I four, I weights) {
+  if constexpr (By == Int8Instructions::avx_vnni) asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum) : "x"(four), "x"(weights));
+  else asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(four), "v"(weights));
+}
 
-template <int Rows, int Vectors>
+template <Int8Instructions By, int Rows, int Vectors>
 inline void byte_tile(const BytePanel &panel, std::size_t column, const std::uint8_t *x, const float *x_scales, std::size_t x_step, float *y,
                       std::size_t y_step) {
   const std::int8_t *w = panel.weight + 4 * column;
@@ -162,8 +175,8 @@ inline void byte_tile(const BytePanel &panel, std::size_t column, const std::uin
     I weights[Vectors];
 #pragma GCC unroll 8
     for (int v = 0; v < Vectors; ++v) {
-      std::memcpy(&weights[v], w + 64 * v, 64);
-      __builtin_prefetch(w + 4 * kAhead * panel.columns + 64 * v);
+      std::memcpy(&weights[v], w + 4 * kWidth * v, sizeof(I));
+      __builtin_prefetch(w + 4 * kAhead * panel.columns + 4 * kWidth * v);
     }
 #pragma GCC unroll 8
     for (int r = 0; r < Rows; ++r) {
@@ -171,23 +184,55 @@ inline void byte_tile(const BytePanel &panel, std::size_t column, const std::uin
       std::memcpy(&four, x + r * x_step + k, 4);
       const I factor = I{} + four;
 #pragma GCC unroll 8
-      for (int v = 0; v < Vectors; ++v) add_products(sums[r][v], factor, weights[v]);
+      for (int v = 0; v < Vectors; ++v) add_products<By>(sums[r][v], factor, weights[v]);
     }
   }
 #pragma GCC unroll 8
   for (int r = 0; r < Rows; ++r)
 #pragma GCC unroll 8
-    for (int v = 0; v < Vectors; ++v) {
-      const std::size_t at = column + v * kWidth;
-      I unsigned_part;
-      std::memcpy(&unsigned_part, panel.sums + at, sizeof unsigned_part);
-      const V value = __builtin_convertvector(sums[r][v] - unsigned_part, V);
-      store(y + r * y_step + at, value * load(panel.scales + at) * x_scales[r] + load(panel.bias + at));
-    }
+    for (int v = 0; v < Vectors; ++v) write_sums(panel, column + v * kWidth, sums[r][v], x_scales[r], y + r * y_step);
+}
+
+template <Int8Instructions By>
+void multiply_bytes_by_vnni(const BytePanel &panel, const std::uint8_t *x, const float *x_scales, std::size_t x_step, std::size_t rows, Activation kind,
+                            float *y, std::size_t y_step) {
+  cover(rows, panel.columns, [&](auto count, auto vectors, std::size_t row, std::size_t column) {
+    byte_tile<By, count(), vectors()>(panel, column, x + row * x_step, x_scales + row, x_step, y + row * y_step, y_step);
+    apply(kind, count(), vectors() * kWidth, y + row * y_step + column, y_step);
+  });
 }
 #endif
 
-// The sums are whole numbers, so both ways have the same bits.
+#if defined(__AVX512F__)
+struct AmxTiles { // in assembler, because this file is compiled without AMX
+  static void configure(const TileConfig &config) { asm volatile("ldtilecfg %0" : : "m"(config)); }
+  static void release() { asm volatile("tilerelease"); }
+  template <int Tile> static void zero() { asm volatile("tilezero %%tmm%c0" : : "i"(Tile)); }
+  template <int Tile> static void load(const void *from, std::size_t step) {
+    asm volatile("tileloadd (%0,%1,1), %%tmm%c2" : : "r"(from), "r"(step), "i"(Tile) : "memory");
+  }
+  template <int Sums, int X, int Weights> static void multiply() { // unsigned bytes of X by signed ones
+    asm volatile("tdpbusd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(Sums), "i"(X), "i"(Weights));
+  }
+  template <int Tile> static void store(void *to, std::size_t step) {
+    asm volatile("tilestored %%tmm%c2, (%0,%1,1)" : : "r"(to), "r"(step), "i"(Tile) : "memory");
+  }
+};
+
+void multiply_bytes_by_amx(const BytePanel &panel, const std::uint8_t *x, const float *x_scales, std::size_t x_step, std::size_t rows, Activation kind,
+                           float *y, std::size_t y_step) {
+  cover_with_tiles<AmxTiles>(panel, x, x_step, rows, [&](std::size_t row, std::size_t column, std::size_t height, std::size_t width, const std::int32_t *sums) {
+    for (std::size_t r = 0; r < height; ++r)
+      for (std::size_t c = 0; c < width; c += kWidth) {
+        I part;
+        std::memcpy(&part, sums + r * width + c, sizeof part);
+        write_sums(panel, column + c, part, x_scales[row + r], y + (row + r) * y_step);
+      }
+    apply(kind, height, width, y + row * y_step + column, y_step);
+  });
+}
+#endif
+
 void multiply_bytes_plainly(const BytePanel &panel, const std::uint8_t *x, const float *x_scales, std::size_t x_step, std::size_t rows, float *y,
                             std::size_t y_step) {
   for (std::size_t r = 0; r < rows; ++r) {
@@ -203,18 +248,22 @@ void multiply_bytes_plainly(const BytePanel &panel, const std::uint8_t *x, const
   }
 }
 
-void multiply_bytes(const BytePanel &panel, const std::uint8_t *x, const float *x_scales, std::size_t x_step, std::size_t rows, Activation kind,
-                    float *y, std::size_t y_step) {
+void multiply_bytes(Int8Instructions by, const BytePanel &panel, const std::uint8_t *x, const float *x_scales, std::size_t x_step, std::size_t rows,
+                    Activation kind, float *y, std::size_t y_step) {
 #if defined(__AVX512F__)
-  if (multiplies_bytes(Isa::avx512)) {
-    cover(rows, panel.columns, [&](auto count, auto vectors, std::size_t row, std::size_t column) {
-      byte_tile<count(), vectors()>(panel, column, x + row * x_step, x_scales + row, x_step, y + row * y_step, y_step);
-      apply(kind, count(), vectors() * kWidth, y + row * y_step + column, y_step);
-    });
-    return;
-  }
+  if (by == Int8Instructions::amx) return multiply_bytes_by_amx(panel, x, x_scales, x_step, rows, kind, y, y_step);
+#elif defined(__AVX2__)
+  if (by == Int8Instructions::avx_vnni) return multiply_bytes_by_vnni<Int8Instructions::avx_vnni>(panel, x, x_scales, x_step, rows, kind, y, y_step);
 #endif
-  multiply_bytes_plainly(panel, x, x_scales, x_step, rows, y, y_step);
+#if defined(__AVX2__)
+  if (by == Int8Instructions::vnni) return multiply_bytes_by_vnni<Int8Instructions::vnni>(panel, x, x_scales, x_step, rows, kind, y, y_step);
+#endif
+#if defined(__aarch64__) && defined(__linux__)
+  if (by == Int8Instructions::sdot) multiply_bytes_by_sdot(panel, x, x_scales, x_step, rows, y, y_step);
+  else
+#endif
+    multiply_bytes_plainly(panel, x, x_scales, x_step, rows, y, y_step);
+  (void)by;
   apply(kind, rows, panel.columns, y, y_step);
 }
 

@@ -202,15 +202,21 @@ class HalfEncoder:
         Write the mean row of each text to [texts, hidden], scaled to length 1 with `unit`.
         """
 
-def multiplies_bytes() -> bool:
-    """Whether this CPU has instructions for products of bytes."""
+def int8_instructions(isa: str = '') -> list[str]:
+    """
+    Instructions for products of bytes that loops of this instruction set can use on this CPU, slowest first; 'plain' is C++.
+    The last is the default; RIDGELINE_INT8 chooses another one.
+    """
+
+def chosen_int8() -> str:
+    """The instructions for products of bytes that encoders use."""
 
 class FloatEncoder:
     """
     Layers of an encoder in float32, or with products in 8 bits; the same bits in any batch.
     """
 
-    def __init__(self, hidden: int, heads: int, width: int, scale: float, epsilon: float, activation: str, in_bytes: bool = False, isa: str = '') -> None:
+    def __init__(self, hidden: int, heads: int, width: int, scale: float, epsilon: float, activation: str, in_bytes: bool = False, isa: str = '', int8: str = '') -> None:
         """
         width: of a head; scale: of the scores; activation: relu, gelu or tanh (gelu by its tanh formula); widths are multiples of 16.
         """

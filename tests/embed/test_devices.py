@@ -53,7 +53,7 @@ def test_the_last_of_several_callers_restores_the_number(eight):
 
 def test_int8_is_refused_where_it_would_be_slow(monkeypatch):
     monkeypatch.setattr(devices, "multiplies_bytes", lambda: False)
-    with pytest.raises(InputError, match="AVX512-VNNI; on this CPU use float32"):
+    with pytest.raises(InputError, match=r"needs a CPU with AVX512-VNNI, AVX-VNNI or AMX .* use float32"):
         resolve_dtype("int8", torch.device("cpu"))
     with pytest.raises(InputError, match="for CPUs; on a GPU use float16"):
         resolve_dtype("int8", torch.device("cuda"))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ridgeline import Embedder
-from ridgeline.native import multiplies_bytes
+from ridgeline.embed.devices import multiplies_bytes
 
 GOLDEN = json.loads((Path(__file__).parent / "golden_minilm.json").read_text(encoding="utf-8"))
 
@@ -52,7 +52,7 @@ def test_float16_keeps_the_cosine_for_texts_of_every_kind_and_length(half, minil
     np.testing.assert_allclose(np.linalg.norm(actual, axis=1), 1, atol=1e-5)
 
 
-@pytest.mark.skipif(not multiplies_bytes(), reason="this CPU has no AVX512-VNNI")
+@pytest.mark.skipif(not multiplies_bytes(), reason="this CPU has no instructions for int8")
 def test_int8_stays_near_float32_and_gives_the_same_bits_in_any_batch(minilm):
     texts = [g["text"] for g in GOLDEN]
     texts += [" ".join(texts)[:n] for n in range(1, 1400, 97)]

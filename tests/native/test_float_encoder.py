@@ -26,8 +26,8 @@ from ridgeline.native import FloatEncoder, instruction_sets
 SETS = instruction_sets()
 
 
-def build(embedding, layers, heads, width, activation, *, in_bytes=False, isa="", padding=-1):
-    encoder = FloatEncoder(embedding[0].shape[1], heads, width, width**-0.5, EPSILON, activation, in_bytes, isa)
+def build(embedding, layers, heads, width, activation, *, in_bytes=False, isa="", int8="", padding=-1):
+    encoder = FloatEncoder(embedding[0].shape[1], heads, width, width**-0.5, EPSILON, activation, in_bytes, isa, int8)
     encoder.set_embedding(*embedding, padding)
     for layer in layers:
         encoder.add(*layer)

@@ -48,7 +48,9 @@ def resolve_dtype(dtype: str, device: Any, config: Config | None = None) -> Any:
     if dtype == "int8" and device.type != "cpu":
         raise InputError("dtype 'int8' is for CPUs; on a GPU use float16 or bfloat16.")
     if dtype == "int8" and not multiplies_bytes():
-        raise InputError("dtype 'int8' needs a CPU with AVX512-VNNI; on this CPU use float32.")
+        raise InputError(
+            "dtype 'int8' needs a CPU with AVX512-VNNI, AVX-VNNI or AMX (x86) or SDOT (ARM); on this CPU use float32."
+        )
     return getattr(torch, dtype)
 
 
@@ -65,10 +67,10 @@ def multiplies_float16() -> bool:
 
 
 def multiplies_bytes() -> bool:
-    """Whether int8 is faster on this CPU: AVX512-VNNI."""
-    from ridgeline.native import multiplies_bytes as has_instructions
+    """Whether this CPU has instructions for products of bytes: AVX512-VNNI, AVX-VNNI, AMX or SDOT."""
+    from ridgeline.native import chosen_int8
 
-    return bool(has_instructions())
+    return bool(chosen_int8() != "plain")
 
 
 def multiplies_bfloat16() -> bool:
