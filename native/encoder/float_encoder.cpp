@@ -99,10 +99,13 @@ private:
     thread_local std::vector<float> keys_by_feature, weights;
     keys_by_feature.resize(std::max(keys_by_feature.size(), width * padded));
     weights.resize(std::max(weights.size(), kQueriesAtOnce * padded));
-    for (std::size_t f = 0; f < width; ++f) {
-      float *to = keys_by_feature.data() + f * padded;
-      for (std::size_t k = 0; k < length; ++k) to[k] = keys[k * step + f];
-      std::fill(to + length, to + padded, 0.0f);
+    for (std::size_t first_key = 0; first_key < length; first_key += kColumns) { // few keys at once: they lie far apart in memory
+      const std::size_t keys_here = std::min(kColumns, length - first_key);
+      for (std::size_t f = 0; f < width; ++f) {
+        float *to = keys_by_feature.data() + f * padded + first_key;
+        for (std::size_t k = 0; k < keys_here; ++k) to[k] = keys[(first_key + k) * step + f];
+        std::fill(to + keys_here, to + kColumns, 0.0f);
+      }
     }
     for (std::size_t row = 0; row < length; row += kQueriesAtOnce) {
       const std::size_t rows = std::min(kQueriesAtOnce, length - row);

@@ -35,10 +35,19 @@ inline V all(float x) { return V{} + x; }
 inline V choose(I mask, V yes, V no) { return mask ? yes : no; }
 inline V maximum(V a, V b) { return choose(b > a, b, a); } // NaN in a stays, as in minimum
 inline V minimum(V a, V b) { return choose(b < a, b, a); }
+// Combines the numbers of a vector by halves: one after the other, each step would wait for the one before.
+template <class Combine> inline float combine(V v, const Combine &combine_two) {
+  float parts[kWidth];
+  store(parts, v);
+  for (std::size_t half = kWidth / 2; half; half /= 2)
+    for (std::size_t i = 0; i < half; ++i) parts[i] = combine_two(parts[i], parts[i + half]);
+  return parts[0];
+}
 inline float add_up(V v) {
-  float sum = 0;
-  for (std::size_t i = 0; i < kWidth; ++i) sum += v[i];
-  return sum;
+  return combine(v, [](float a, float b) { return a + b; });
+}
+inline float find_largest(V v) { // of numbers; which NaN it finds is left open
+  return combine(v, [](float a, float b) { return a < b ? b : a; });
 }
 
 // 2ˣ for |x| ≤ 126, relative error below 1e-7: 2ⁿ · 2^f with |f| ≤ ½. NaN stays NaN.
@@ -274,8 +283,7 @@ float quantize(const float *x, std::size_t count, std::uint8_t *to) {
     most = maximum(most, maximum(v, -v));
     zeros += v * 0.0f;
   }
-  float largest = 0;
-  for (std::size_t i = 0; i < kWidth; ++i) largest = std::max(largest, most[i]);
+  const float largest = find_largest(most);
   if (add_up(zeros) != 0) { // NaN or infinity: the whole row becomes NaN
     std::fill(to, to + count, std::uint8_t(128));
     return NAN;
@@ -308,9 +316,10 @@ void add_norm(const float *sum, const float *weight, const float *bias, std::siz
 }
 
 void softmax(float *row, std::size_t count, std::size_t padded) {
-  float most = row[0];
-  for (std::size_t k = 1; k < count; ++k) most = std::max(most, row[k]);
   for (std::size_t k = count; k < padded; ++k) row[k] = -INFINITY;
+  V largest = load(row);
+  for (std::size_t k = kWidth; k < padded; k += kWidth) largest = maximum(largest, load(row + k));
+  const float most = find_largest(largest);
   V sums = all(0);
   for (std::size_t k = 0; k < padded; k += kWidth) {
     const V v = load(row + k) - most, e = choose(v < -125.0f, all(0), power_of_two(v));
