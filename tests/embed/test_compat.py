@@ -162,6 +162,22 @@ def test_arguments_about_downloads_change_nothing(folder):
     compat.SentenceTransformer(folder, device="cpu", cache_folder="x", local_files_only=True, token=None).close()
 
 
+def test_the_folder_may_cut_vectors(model, tmp_path):
+    cut = tiny.make(tmp_path / "cut", prompts=PROMPTS)
+    settings = json.loads((cut / "config_sentence_transformers.json").read_text())
+    tiny.write(cut / "config_sentence_transformers.json", settings | {"truncate_dim": 8})
+    full = model.encode(TEXTS)
+    with compat.SentenceTransformer(cut, device="cpu") as other:
+        assert (other.truncate_dim, other.get_embedding_dimension()) == (8, 8)
+        np.testing.assert_array_equal(other.encode(TEXTS), full[:, :8])
+        np.testing.assert_array_equal(other.encode(TEXTS, truncate_dim=20), full[:, :20])
+    with Embedder(cut, device="cpu", dtype="float32") as embedder:
+        expected = full[:, :8] / np.linalg.norm(full[:, :8], axis=1, keepdims=True)
+        np.testing.assert_allclose(embedder.encode(TEXTS), expected, atol=1e-6)
+    with Embedder(cut, device="cpu", dtype="float32", truncate_dim=HIDDEN) as embedder:
+        assert embedder.encode(TEXTS[0]).shape == (HIDDEN,)
+
+
 def test_cross_encoders_predict_and_rank(rerankers):
     pairs = [("the red cat", text) for text in TEXTS]
     with compat.CrossEncoder(rerankers[1], device="cpu", max_length=20) as model:

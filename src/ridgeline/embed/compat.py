@@ -234,7 +234,7 @@ class SentenceTransformer(_Encoder):
     ) -> None:
         super().__init__(model_name_or_path, **settings)
         config = self._embedder.config
-        self.truncate_dim = truncate_dim
+        self.truncate_dim = config.truncate_dim if truncate_dim is None else truncate_dim
         self.similarity_fn_name = similarity_fn_name or config.similarity or "cosine"
         self._embedder._folder_heads.check(["dense"])
 

@@ -19,7 +19,7 @@ from ridgeline.errors import InputError, unknown
 STATIC = "static"  # the family of static tables: words without layers
 MAX_STATIC_TOKENS = 1 << 20  # a table has no limit
 POOLINGS = ("mean", "cls", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
-DENSE_ACTIVATIONS = ("Identity", "Tanh", "GELU", "ReLU", "Sigmoid")  # after a dense module
+DENSE_ACTIVATIONS = ("Identity", "Tanh", "GELU", "ReLU", "Sigmoid", "SiLU")  # after a dense module
 
 _MODULES = ("Transformer", "Pooling", "Dense", "Normalize", "Dropout")  # Dropout does nothing outside training
 _SPARSE_MODULES = ("SpladePooling", "MLMTransformer", "SparseAutoEncoder", "SparseStaticEmbedding")
@@ -75,6 +75,7 @@ class Config:
     model_type: str = "bert"  # the family (families.py)
     ends_with_norm: bool = False  # the last module is Normalize; `Embedder(normalize=)` does it
     similarity: str | None = None  # the function that the model was trained for
+    truncate_dim: int | None = None  # components of a vector that are kept; None: all
     position_table: bool = False
     first_position: int = 0  # of the table: 0, or RoBERTa's padding number + 1
     padding: int | None = None  # the token without a position, for RoBERTa
@@ -172,6 +173,7 @@ def _read_prompts(folder: Path) -> dict[str, Any]:
         "prompts": {k: v for k, v in (prompts.get("prompts") or {}).items() if isinstance(v, str)},
         "default_prompt": prompts.get("default_prompt_name"),
         "similarity": prompts.get("similarity_fn_name"),
+        "truncate_dim": prompts.get("truncate_dim"),
     }
 
 

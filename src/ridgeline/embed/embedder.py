@@ -90,12 +90,13 @@ class Embedder:
     model         a folder, or the name of a model on this machine (see `models.py`)
     device        "auto", "cpu", "cuda", "cuda:N"
     dtype         "auto", "float32", "bfloat16", "float16", "int8"; auto is float16 on a GPU; on a CPU bfloat16 or
-                  float16 if it multiplies them (AMX, AVX512-BF16; ARM), else float32; int8 is for CPUs with AVX512-VNNI
-                  and computes products in 8 bits. Vectors are always float32.
+                  float16 if it multiplies them (AMX, AVX512-BF16; ARM), else float32; int8 computes products
+                  in 8 bits, on CPUs with instructions for them. Vectors are always float32.
     max_tokens    truncate texts to this many tokens; None: the limit of the model
     normalize     scale vectors to length 1; False returns the result of the pooling (and dense modules)
     prompt        text before every input: the name of a prompt of the model, or the words themselves
-    truncate_dim  keep the first components only (Matryoshka), before normalising
+    truncate_dim  keep the first components only (Matryoshka), before normalising; None: as many as the folder says, or
+                  all of them, as always with normalize=False
     batch_invariant  promise that the result of a text is the same to the last bit in any batch, order, `batch_tokens`
                   and thread. On a CPU whose products oneDNN or native code computes this always holds; a GPU with
                   Triton chooses kernels that keep it; everywhere else the promise is refused
@@ -130,6 +131,7 @@ class Embedder:
             raise InputError(f"truncate_dim is {truncate_dim}; give 1 or more.")
         if truncate_dim is not None:
             heads.check(["dense"])
+        width = config.truncate_dim if truncate_dim is None and normalize else truncate_dim
         self.name, self.folder, self.config = model_files.name, model_files.folder, config
         self.batch_invariant, self._folder_heads, self._normalize = batch_invariant, heads, normalize
         self._task = "query" if prompt == "query" else "document"
@@ -153,7 +155,7 @@ class Embedder:
         self._lock = threading.Lock()
         self._budget: int | None = None  # the reduced budget after memory ran out
         self._encoder: Encoder | None = _load_encoder(
-            config, self._device, self._dtype, truncate_dim, normalize, batch_invariant
+            config, self._device, self._dtype, width, normalize, batch_invariant
         )
         if batch_invariant and not self._encoder.layers.batch_invariant:
             raise InputError(
