@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 import warnings
 
 import numpy as np
@@ -143,7 +145,12 @@ def test_properties(folder):
         (lambda c, f: c.SentenceTransformer(f, model_kwargs={"attn": 1}), "model_kwargs has 'attn'"),
         (lambda c, f: c.SentenceTransformer(), "needs the folder or the name"),
         (lambda c, f: c.SentenceTransformer(f, similarity_fn_name="jaccard"), "no similarity 'jaccard'"),
-        (lambda c, f: c.SentenceTransformer(f).encode(["a"], pool={}), "encode has no argument 'pool'"),
+        (lambda c, f: c.SentenceTransformer(f, tokenizer_kwargs={"x": 1}), "tokenizer_kwargs has 'x'"),
+        (lambda c, f: c.SentenceTransformer(f).encode(["a"], pool={}), "must come from start_multi_process_pool"),
+        (lambda c, f: c.SentenceTransformer(f).encode_multi_process(["a"]), "encode_multi_process needs a pool"),
+        (lambda c, f: c.SentenceTransformer(f).encode("a", precision="int8"), "int8 quantization ranges from a single"),
+        (lambda c, f: c.SentenceTransformer(f).half(), "make it with model_kwargs={'dtype': 'float16'}"),
+        (lambda c, f: c.SentenceTransformer(f).to("cuda:7"), "make another one for device='cuda:7'"),
         (lambda c, f: c.SentenceTransformer(f).encode(["a"], precision="int4"), "Precision 'int4' is not supported"),
         (lambda c, f: c.SentenceTransformer(f).encode(["a"], device="cuda:7"), "make another one for device="),
         (lambda c, f: c.SentenceTransformer(f).encode(["a"], batch_size=0), "batch_size is 0"),
@@ -162,6 +169,33 @@ def test_arguments_about_downloads_change_nothing(folder):
     compat.SentenceTransformer(folder, device="cpu", cache_folder="x", local_files_only=True, token=None).close()
 
 
+def test_defaults_and_keys_that_change_nothing_are_welcome(folder, model):
+    defaults = {"backend": "torch", "modules": None, "config_kwargs": None, "trust_remote_code": False}
+    keys = {"model_kwargs": {"attn_implementation": "sdpa"}, "tokenizer_kwargs": {"padding_side": "left"}}
+    with compat.SentenceTransformer(folder, device="cpu", use_auth_token=None, **defaults, **keys) as other:
+        np.testing.assert_array_equal(other.encode(TEXTS), model.encode(TEXTS))
+        assert other.to("cpu").eval().float().cpu() is other
+        assert other.to(torch.device("cpu"), torch.float32) is other
+        assert other.dtype == torch.float32
+
+
+@pytest.mark.parametrize("way", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_a_copy_encodes_the_same_with_what_was_changed(folder, splade, colbert, rerankers, way):
+    with compat.SentenceTransformer(folder, device="cpu", truncate_dim=8) as model:
+        model.max_seq_length, model.prompts["mine"], model.default_prompt_name = 6, "red ", "mine"
+        model.similarity_fn_name, model.truncate_dim = "dot", 7
+        with way(model) as other, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # texts are cut
+            np.testing.assert_array_equal(other.encode(TEXTS), model.encode(TEXTS))
+            assert (other.max_seq_length, other.similarity_fn_name, other.truncate_dim) == (6, "dot", 7)
+    with compat.CrossEncoder(rerankers[1], device="cpu", max_length=20) as model, way(model) as other:
+        np.testing.assert_array_equal(other.predict([TEXTS[:2]]), model.predict([TEXTS[:2]]))
+    with compat.SparseEncoder(splade, device="cpu", max_active_dims=3) as model, way(model) as other:
+        assert torch.equal(other.encode(TEXTS).to_dense(), model.encode(TEXTS).to_dense())
+    with compat.MultiVectorEncoder(colbert, device="cpu") as model, way(model) as other:
+        assert torch.equal(other.encode_query("a dog"), model.encode_query("a dog"))
+
+
 def test_the_folder_may_cut_vectors(model, tmp_path):
     cut = tiny.make(tmp_path / "cut", prompts=PROMPTS)
     settings = json.loads((cut / "config_sentence_transformers.json").read_text())
@@ -176,6 +210,34 @@ def test_the_folder_may_cut_vectors(model, tmp_path):
         np.testing.assert_allclose(embedder.encode(TEXTS), expected, atol=1e-6)
     with Embedder(cut, device="cpu", dtype="float32", truncate_dim=HIDDEN) as embedder:
         assert embedder.encode(TEXTS[0]).shape == (HIDDEN,)
+
+
+@pytest.mark.slow  # processes are started
+def test_processes_encode_the_same(model, folder):
+    texts = TEXTS * 5
+    expected = model.encode(texts, prompt_name="query", normalize_embeddings=True)
+    pool = model.start_multi_process_pool(["cpu", "cpu"])
+    options = {"prompt_name": "query", "normalize_embeddings": True}
+    try:
+        np.testing.assert_allclose(model.encode(texts, pool=pool, **options), expected, atol=1e-6)
+        np.testing.assert_allclose(
+            model.encode_multi_process(texts, pool, chunk_size=7, **options), expected, atol=1e-6
+        )
+        np.testing.assert_allclose(model.encode(texts[0], pool=pool, **options), expected[0], atol=1e-6)
+        assert model.encode([], pool=pool).shape == (0,)
+        with pytest.raises(InputError, match="no output_value 'token_embeddings'"):
+            model.encode(texts, pool=pool, output_value="token_embeddings")
+    finally:
+        model.stop_multi_process_pool(pool)
+    np.testing.assert_allclose(model.encode(texts, device=["cpu"], **options), expected, atol=1e-6)
+
+
+@pytest.mark.peer
+def test_the_tokenizer_is_that_of_transformers(model):
+    pytest.importorskip("transformers")
+    ids = model.tokenizer.encode("the red cat")
+    assert ids == model.tokenize(["the red cat"])["input_ids"][0].tolist()
+    assert model.tokenizer.decode(ids, skip_special_tokens=True) == "the red cat"
 
 
 def test_cross_encoders_predict_and_rank(rerankers):

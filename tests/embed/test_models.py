@@ -108,7 +108,11 @@ def test_vectors_match_sentence_transformers(new_model, tmp_path, name: str):
         np.testing.assert_allclose(embedder.encode(TEXTS), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize(("activation", "apply"), [("Tanh", np.tanh), ("Identity", lambda x: x)])
+def silu(x):
+    return x / (1 + np.exp(-x))
+
+
+@pytest.mark.parametrize(("activation", "apply"), [("Tanh", np.tanh), ("Identity", lambda x: x), ("SiLU", silu)])
 def test_a_dense_module_follows_the_pooling(tmp_path, activation, apply):
     path = tiny.make(tmp_path / "m", dense=activation)
     parts = load_file(path / "2_Dense/model.safetensors")

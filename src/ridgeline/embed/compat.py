@@ -8,7 +8,8 @@ vectors = model.encode(["first text", "second text"], normalize_embeddings=True)
 Calls, defaults and results are those of sentence-transformers 6; an argument that is not here is refused by its name.
 Models are found on this machine only (`ridgeline model get` fetches one). The type is float32 unless
 `model_kwargs={"dtype": "float16"}` says otherwise. `batch_size` bounds the tokens of a batch (batch_size ×
-max_seq_length); by default batches are as large as suits the device. Results do not depend on it.
+max_seq_length); by default batches are as large as suits the device. Results do not depend on it. A copy (pickle,
+copy.deepcopy) loads the model again.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from ridgeline.embed.embedder import Embedder
+from ridgeline.embed.embedder_pool import EmbedderPool
 from ridgeline.embed.reranker import Reranker
 from ridgeline.errors import InputError, unknown
 
@@ -35,7 +37,20 @@ _PAIRS_PER_LINE = 4_096  # scored before each line of progress
 _log = logging.getLogger(__name__)
 _DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # the first that the model has
 # Arguments of the constructors that change nothing here: models are local, and code of a model is never run.
-_WITHOUT_EFFECT = ("cache_folder", "local_files_only", "token", "revision", "model_card_data")
+_WITHOUT_EFFECT = ("cache_folder", "local_files_only", "token", "use_auth_token", "revision", "model_card_data")
+# Arguments that are not here; their defaults are welcome.
+_DEFAULTS: Mapping[str, tuple[Any, ...]] = {
+    "backend": ("torch",),
+    "config_kwargs": (None, {}),
+    "keep_in_fp32_modules": (None,),
+    "modules": (None,),
+    "trust_remote_code": (False, None),
+}
+# Keys that change nothing here: texts are not padded, and attention is our own.
+_MODEL_KEYS = ("attn_implementation", "low_cpu_mem_usage", "use_safetensors")
+_TOKENIZER_KEYS = ("padding_side", "use_fast")
+_CPU_WORKERS = 4  # of a pool without devices, as there
+_TEXTS_PER_TASK = 4_096  # of a pool, at most
 
 
 class _CallError(InputError, ValueError):
@@ -47,6 +62,14 @@ class _Model:
 
     # These names are always there, so that a task without a prompt takes none, not the default one or a "passage".
     _default_prompts: Mapping[str, str] = {"query": "", "document": ""}
+    # What can be changed after the constructor; a copy takes it along.
+    _changeable: tuple[str, ...] = ("prompts", "default_prompt_name")
+    _arguments: tuple[tuple[Any, ...], Mapping[str, Any]]  # of the constructor, for copies
+
+    def __new__(cls, *positional: Any, **named: Any) -> Any:
+        model = super().__new__(cls)
+        model._arguments = positional, named
+        return model
 
     def __init__(
         self,
@@ -60,7 +83,9 @@ class _Model:
     ) -> None:
         name = type(self).__name__
         for key, value in other.items():
-            if key not in _WITHOUT_EFFECT and not (key == "trust_remote_code" and not value):
+            if key in ("processor_kwargs", "tokenizer_kwargs"):
+                _check_keys(key, value, _TOKENIZER_KEYS)
+            elif key not in _WITHOUT_EFFECT and value not in _DEFAULTS.get(key, ()):
                 raise InputError(f"{name} has no argument '{key}' here; leave it out.")
         if other.get("revision") is not None:
             raise InputError("a revision is chosen when the model is fetched: ridgeline model get NAME.")
@@ -70,6 +95,7 @@ class _Model:
         self._device = "auto" if device is None else str(device)
         self._dtype = _read_dtype(model_kwargs)
         self._settings: dict[str, Any] = {"device": self._device, "dtype": self._dtype}
+        self._tokenizer: Any = None
         self.prompts: dict[str, str] = {**self._default_prompts, **(prompts or {})}
         self.default_prompt_name = default_prompt_name
 
@@ -114,7 +140,7 @@ class _Model:
         return prompt_name
 
     def _check_call(self, method: str, device: Any, other: Mapping[str, Any]) -> None:
-        if device is not None and str(device) not in (self._device, str(self.device)):
+        if device is not None and str(device) not in (self._device, str(self.device), self.device.type):
             raise InputError(f"this model is on {self.device}; make another one for device={device!r}.")
         for key, value in other.items():
             if value is not None:
@@ -127,6 +153,65 @@ class _Model:
     def device(self) -> Any:
         """The torch device."""
         raise NotImplementedError
+
+    def _get_core(self) -> Embedder | Reranker:
+        """What computes; its folder, its type and its limits are those of this model."""
+        raise NotImplementedError
+
+    @property
+    def dtype(self) -> Any:
+        """The torch type that is computed in; results are float32."""
+        import torch
+
+        return getattr(torch, self._get_core().dtype)
+
+    @property
+    def tokenizer(self) -> Any:
+        """The tokenizer of transformers for this model, for counting and splitting texts; `encode` has its own."""
+        if self._tokenizer is None:
+            try:
+                from transformers import AutoTokenizer
+            except ImportError:
+                raise InputError("model.tokenizer is that of transformers: pip install transformers.") from None
+            self._tokenizer = AutoTokenizer.from_pretrained(self._get_core().config.folder, local_files_only=True)
+        return self._tokenizer
+
+    def to(self, device: Any = None, dtype: Any = None) -> Any:
+        """Return this model; another device or type is refused, because the weights stay where they are."""
+        import torch
+
+        for value in (device, dtype):
+            if isinstance(value, torch.dtype) and value != self.dtype:
+                name = str(value).removeprefix("torch.")
+                raise InputError(
+                    f"this model computes in {self.dtype}; make it with model_kwargs={{'dtype': '{name}'}}."
+                )
+            if value is not None and not isinstance(value, torch.dtype):
+                self._check_call("to", value, {})
+        return self
+
+    def cpu(self) -> Any:
+        return self.to("cpu")
+
+    def cuda(self, device: int | None = None) -> Any:
+        return self.to("cuda" if device is None else f"cuda:{device}")
+
+    def float(self) -> Any:
+        import torch
+
+        return self.to(torch.float32)
+
+    def half(self) -> Any:
+        import torch
+
+        return self.to(torch.float16)
+
+    def eval(self) -> Any:
+        """Return this model: it never trains."""
+        return self
+
+    def __reduce__(self) -> Any:
+        return _make_copy, (type(self), *self._arguments, {name: getattr(self, name) for name in self._changeable})
 
     def close(self) -> None:
         """Release the weights and the threads; safe to call twice."""
@@ -145,10 +230,15 @@ class _Model:
 class _Encoder(_Model):
     """What the encoders share."""
 
+    _changeable = (*_Model._changeable, "max_seq_length", "similarity_fn_name")
+
     def __init__(self, model_name_or_path: str | os.PathLike[str] | None = None, **settings: Any) -> None:
         super().__init__(model_name_or_path, **settings)
         self._embedder = Embedder(self._name, normalize=False, prompt="", **self._settings)
         self._take_prompts(self._embedder.config)
+
+    def _get_core(self) -> Embedder:
+        return self._embedder
 
     @property
     def device(self) -> Any:
@@ -224,6 +314,8 @@ class SentenceTransformer(_Encoder):
     model_kwargs={"dtype": …}.
     """
 
+    _changeable = (*_Encoder._changeable, "truncate_dim")
+
     def __init__(
         self,
         model_name_or_path: str | os.PathLike[str] | None = None,
@@ -256,6 +348,8 @@ class SentenceTransformer(_Encoder):
         device: Any = None,
         normalize_embeddings: bool = False,
         truncate_dim: int | None = None,
+        pool: EmbedderPool | None = None,
+        chunk_size: int | None = None,
         *,
         task: str | None = None,
         sentences: str | Iterable[str] | None = None,
@@ -263,22 +357,43 @@ class SentenceTransformer(_Encoder):
     ) -> Any:
         """Return an array [N, dim], a tensor, or a list of tensors; one str gives one vector.
 
-        task: "query" or "document", for models with parts of their own for each, which this model lacks: no effect.
+        device  a list of devices: a process for each encodes a part of the texts
+        pool    the processes of `start_multi_process_pool`; chunk_size: texts per task of a process
+        task    "query" or "document", for models with parts of their own for each, which this model lacks: no effect
         """
         import torch
 
+        if isinstance(device, list):
+            pool = self.start_multi_process_pool(device)
+            try:
+                return self.encode(
+                    inputs, prompt_name, prompt, batch_size, show_progress_bar, output_value, precision,
+                    convert_to_numpy, convert_to_tensor, None, normalize_embeddings, truncate_dim, pool, chunk_size,
+                    sentences=sentences, **other,
+                )  # fmt: skip
+            finally:
+                self.stop_multi_process_pool(pool)
         self._check_call("encode", device, other)
+        if pool is not None and not isinstance(pool, EmbedderPool):
+            raise _CallError("pool must come from start_multi_process_pool.")
         if precision is not None and precision not in PRECISIONS:
             raise _CallError(f"Precision '{precision}' is not supported. Known are {', '.join(PRECISIONS)}.")
         texts, single = _read_inputs(inputs, sentences)
         words = self._find_prompt(prompt, prompt_name)
-        if output_value == "token_embeddings":
+        if output_value == "token_embeddings" and pool is None:
             tokens = self._encode(self._embedder, texts, words, "tokens", batch_size, show_progress_bar)
             parts = [torch.from_numpy(tokens[i]).to(self.device) for i in range(len(tokens))]
             return parts[0] if single else parts
         if output_value != "sentence_embedding":
-            raise unknown("output_value", str(output_value), ("sentence_embedding", "token_embeddings"))
-        array = self._encode(self._embedder, texts, words, "dense", batch_size, show_progress_bar)
+            known = ("sentence_embedding", "token_embeddings") if pool is None else ("sentence_embedding",)
+            raise unknown("output_value", str(output_value), known)
+        if pool is None:
+            array = self._encode(self._embedder, texts, words, "dense", batch_size, show_progress_bar)
+        else:
+            pool.chunk = chunk_size or max(1, min(_TEXTS_PER_TASK, -(-len(texts) // (4 * len(pool.stats())))))
+            array = pool.encode(
+                [words + text for text in texts], progress=_print_progress if show_progress_bar else None
+            )
         vectors = torch.from_numpy(array)
         if self._embedder.config.ends_with_norm:
             vectors = torch.nn.functional.normalize(vectors, dim=1)
@@ -288,6 +403,10 @@ class SentenceTransformer(_Encoder):
         if normalize_embeddings:
             vectors = torch.nn.functional.normalize(vectors, dim=1)
         if precision is not None and precision != "float32" and len(vectors):
+            if len(vectors) == 1 and precision in ("int8", "uint8"):
+                raise _CallError(
+                    f"Cannot compute {precision} quantization ranges from a single embedding; give more texts."
+                )
             vectors = torch.from_numpy(quantize(vectors.numpy(), precision))
         if convert_to_tensor:
             vectors = vectors.to(self.device) if len(vectors) else torch.tensor([], device=self.device)
@@ -325,6 +444,52 @@ class SentenceTransformer(_Encoder):
         texts = sentences if inputs is None else inputs
         return self.encode(inputs=texts, prompt_name=name, prompt=prompt, task="document", **settings)
 
+    def start_multi_process_pool(self, target_devices: Sequence[Any] | None = None) -> EmbedderPool:
+        """Start a process with this model for each device: all GPUs, or four on a CPU, without `target_devices`."""
+        import torch
+
+        if target_devices is None:
+            count = torch.cuda.device_count()
+            target_devices = [f"cuda:{k}" for k in range(count)] if count else ["cpu"] * _CPU_WORKERS
+        pool = EmbedderPool(
+            self._name,
+            devices=[str(device) for device in target_devices],
+            dtype=self._dtype,
+            normalize=False,
+            prompt="",
+            max_tokens=self.max_seq_length,
+        )
+        return pool.__enter__()
+
+    @staticmethod
+    def stop_multi_process_pool(pool: EmbedderPool) -> None:
+        """End the processes of a pool."""
+        pool.__exit__(None, None, None)
+
+    def encode_multi_process(
+        self,
+        inputs: Iterable[str] | None = None,
+        pool: EmbedderPool | None = None,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int | None = None,
+        chunk_size: int | None = None,
+        show_progress_bar: bool | None = None,
+        normalize_embeddings: bool = False,
+        truncate_dim: int | None = None,
+        *,
+        sentences: Iterable[str] | None = None,
+        precision: str | None = "float32",
+    ) -> Any:
+        """Return an array [N, dim], computed by the processes of a pool; options as in `encode`."""
+        if pool is None:
+            raise _CallError("encode_multi_process needs a pool; start_multi_process_pool makes one.")
+        return self.encode(
+            inputs, prompt_name, prompt, batch_size, show_progress_bar, precision=precision, pool=pool,
+            normalize_embeddings=normalize_embeddings, truncate_dim=truncate_dim, chunk_size=chunk_size,
+            sentences=sentences,
+        )  # fmt: skip
+
     @contextmanager
     def truncate_embeddings(self, truncate_dim: int | None) -> Iterator[None]:
         """Encode with another `truncate_dim` inside a `with` block."""
@@ -345,6 +510,8 @@ class SentenceTransformer(_Encoder):
 
 class SparseEncoder(_Encoder):
     """Texts → weights of the words of a vocabulary, as sentence_transformers.SparseEncoder."""
+
+    _changeable = (*_Encoder._changeable, "max_active_dims")
 
     def __init__(
         self,
@@ -440,6 +607,9 @@ class MultiVectorEncoder(_Model):
         self._take_prompts(self._embedders["document"].config)
         for embedder in self._embedders.values():
             embedder.prompt = ""
+
+    def _get_core(self) -> Embedder:
+        return self._embedders["document"]
 
     @property
     def device(self) -> Any:
@@ -539,6 +709,7 @@ class CrossEncoder(_Model):
     """
 
     _default_prompts: Mapping[str, str] = {}
+    _changeable = (*_Model._changeable, "activation_fn")
 
     def __init__(
         self,
@@ -555,6 +726,9 @@ class CrossEncoder(_Model):
         self.activation_fn = activation_fn
         if num_labels is not None and num_labels != self.num_labels:
             raise InputError(f"num_labels is {num_labels}; '{self._reranker.name}' has {self.num_labels}.")
+
+    def _get_core(self) -> Reranker:
+        return self._reranker
 
     @property
     def device(self) -> Any:
@@ -661,11 +835,23 @@ def quantize(vectors: Any, precision: str) -> Any:
     return levels.astype(np.uint8) if precision == "uint8" else (levels - 128).astype(np.int8)
 
 
+def _make_copy(kind: Any, positional: tuple[Any, ...], named: Mapping[str, Any], changed: Mapping[str, Any]) -> Any:
+    model = kind(*positional, **named)
+    for name, value in changed.items():
+        setattr(model, name, value)
+    return model
+
+
+def _check_keys(name: str, settings: Mapping[str, Any] | None, known: Sequence[str]) -> None:
+    for key in settings or {}:
+        if key not in known:
+            raise InputError(f"{name} has '{key}', which is not known here; known: {', '.join(known)}.")
+
+
 def _read_dtype(model_kwargs: Mapping[str, Any] | None) -> str:
     settings = dict(model_kwargs or {})
     dtype = settings.pop("dtype", None) or settings.pop("torch_dtype", None) or "float32"
-    if settings:
-        raise InputError(f"model_kwargs has '{next(iter(settings))}', which is not known here; known is 'dtype'.")
+    _check_keys("model_kwargs", settings, ("dtype", *_MODEL_KEYS))
     return str(dtype).removeprefix("torch.")
 
 
