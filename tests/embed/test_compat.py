@@ -249,6 +249,16 @@ def test_cross_encoders_predict_and_rank(rerankers):
         assert (model.max_seq_length, model.num_labels) == (20, 1)
         assert model.predict(pairs[2]) == pytest.approx(scores[2])
         assert model.predict([]).shape == (0,)
+        model.max_length = 6
+        assert model.max_seq_length == 6
+        with pytest.warns(UserWarning, match="limit of 6 tokens"):
+            cut = model.predict(pairs, num_workers=0)
+        with pytest.raises(InputError, match="max_tokens is 99"):
+            model.max_length = 99
+    too_long = pytest.warns(UserWarning, match="limit of 6 tokens")
+    with compat.CrossEncoder(rerankers[1], device="cpu", max_length=6) as model, too_long:
+        np.testing.assert_array_equal(model.predict(pairs), cut)
+    assert (cut != scores).any()
     np.testing.assert_allclose(raw.sigmoid().numpy(), scores, atol=1e-6)
     best = int(scores.argmax())
     assert ranking[0] == {"corpus_id": best, "score": pytest.approx(scores[best]), "text": TEXTS[best]}
@@ -317,6 +327,11 @@ def test_results_are_those_of_sentence_transformers(folder, rerankers, splade):
         theirs, ours = (c.SparseEncoder(str(splade), device="cpu") for c in (peer, compat))
         mine, expected = ours.encode(TEXTS), theirs.encode(TEXTS)
         np.testing.assert_allclose(mine.to_dense(), expected.to_dense(), rtol=1e-4, atol=1e-4)
+        for words, other in zip(ours.decode(mine, top_k=4), theirs.decode(expected, top_k=4), strict=True):
+            assert [word for word, _ in words] == [word for word, _ in other]
+            np.testing.assert_allclose([w for _, w in words], [w for _, w in other], rtol=1e-4)
+        pairs = [m.similarity_pairwise(m.encode(TEXTS[:3]), m.encode(TEXTS[1:4])) for m in (ours, theirs)]
+        np.testing.assert_allclose(*pairs, rtol=1e-4)
         for labels, path in rerankers.items():
             theirs, ours = (c.CrossEncoder(str(path), device="cpu", max_length=20) for c in (peer, compat))
             pairs = [("the red cat", text) for text in TEXTS]

@@ -596,6 +596,21 @@ class SparseEncoder(_Encoder):
         """Return the similarity of each vector with each other one, a tensor [N1, N2]."""
         return _compare(self.similarity_fn_name, embeddings1, embeddings2, pairwise=False)
 
+    def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> Any:
+        """Return the similarity of vectors i and i, a tensor [N]."""
+        return _compare(self.similarity_fn_name, embeddings1, embeddings2, pairwise=True)
+
+    def decode(self, embeddings: Any, top_k: int | None = None) -> Any:
+        """Return [(word, weight)] of a vector, largest weights first, or a list of them; needs transformers."""
+        rows = embeddings.to_dense() if embeddings.is_sparse else embeddings
+        words = [self._list_words(row, top_k) for row in (rows[None] if rows.ndim == 1 else rows)]
+        return words[0] if rows.ndim == 1 else words
+
+    def _list_words(self, row: Any, top_k: int | None) -> list[tuple[str, float]]:
+        ids = (row > 0).nonzero()[:, 0]
+        ids = ids[row[ids].argsort(descending=True, stable=True)][:top_k]
+        return list(zip(self.tokenizer.convert_ids_to_tokens(ids.tolist()), row[ids].tolist(), strict=True))
+
 
 class MultiVectorEncoder(_Model):
     """Texts → one vector per token, as sentence_transformers.MultiVectorEncoder (ColBERT)."""
@@ -709,7 +724,7 @@ class CrossEncoder(_Model):
     """
 
     _default_prompts: Mapping[str, str] = {}
-    _changeable = (*_Model._changeable, "activation_fn")
+    _changeable = (*_Model._changeable, "activation_fn", "max_length")
 
     def __init__(
         self,
@@ -746,6 +761,12 @@ class CrossEncoder(_Model):
         """Tokens per pair; the longer side of a pair is cut."""
         return self._reranker.max_tokens
 
+    @max_seq_length.setter
+    def max_seq_length(self, value: int) -> None:
+        self._reranker.max_tokens = value
+
+    max_length = max_seq_length
+
     def predict(
         self,
         inputs: Any = None,
@@ -760,9 +781,13 @@ class CrossEncoder(_Model):
         device: Any = None,
         *,
         sentences: Any = None,
+        num_workers: int | None = None,
         **other: Any,
     ) -> Any:
-        """Return the scores of pairs: an array [N] (or [N, labels]), a tensor, or a list of tensors."""
+        """Return the scores of pairs: an array [N] (or [N, labels]), a tensor, or a list of tensors.
+
+        num_workers: of older versions, no effect
+        """
         import torch
 
         self._check_call("predict", device, other)

@@ -76,10 +76,7 @@ class Reranker:
         self.name, self.folder = model_files.name, model_files.folder
         self.config = config = read_config(self.folder, encoder_only=True)
         _refuse_unknown_parts(self.folder)
-        limit = config.positions - config.first_position
-        if max_tokens is not None and not 5 <= max_tokens <= limit:
-            raise InputError(f"max_tokens is {max_tokens}; '{self.name}' takes 5 to {limit}.")
-        self.max_tokens = max_tokens or config.max_tokens
+        max_tokens = config.max_tokens if max_tokens is None else self._check_limit(max_tokens)
         self._device = resolve_torch_device(device)
         self._dtype = resolve_dtype(dtype, self._device, config)
         encoder = load_encoder(
@@ -104,7 +101,8 @@ class Reranker:
             config.vocabulary if encoder.has_pair_types and _uses_types(config.folder, config.model_type) else 0
         )
         tokenizer_folder = config.folder if (config.folder / "tokenizer.json").exists() else self.folder
-        self._tokenizer = PairTokenizer(tokenizer_folder, self.max_tokens, second_ids)
+        self._max_tokens = max_tokens
+        self._tokenizer = PairTokenizer(tokenizer_folder, max_tokens, second_ids)
         self._long_tokenizer: PairTokenizer | None = None
         if self._tokenizer.vocabulary_size > config.vocabulary:
             raise InputError(
@@ -114,6 +112,22 @@ class Reranker:
         self._staging = Staging()
         self._budget: int | None = None
         self._pool: ThreadPoolExecutor | None = None
+
+    @property
+    def max_tokens(self) -> int:
+        """Tokens per pair."""
+        return self._max_tokens
+
+    @max_tokens.setter
+    def max_tokens(self, value: int) -> None:
+        self._max_tokens = self._check_limit(value)
+        self._tokenizer, self._long_tokenizer = self._tokenizer.copy(value), None
+
+    def _check_limit(self, value: int) -> int:
+        limit = self.config.positions - self.config.first_position
+        if not 5 <= value <= limit:
+            raise InputError(f"max_tokens is {value}; '{self.name}' takes 5 to {limit}.")
+        return value
 
     @property
     def device(self) -> str:
