@@ -50,9 +50,9 @@ inline float find_largest(V v) { // of numbers; which NaN it finds is left open
   return combine(v, [](float a, float b) { return a < b ? b : a; });
 }
 
-// 2ˣ for |x| ≤ 126, relative error below 1e-7: 2ⁿ · 2^f with |f| ≤ ½. NaN stays NaN.
-inline V power_of_two(V power) {
-  const V x = maximum(minimum(power, all(126)), all(-126));
+// 2ˣ for lowest ≤ x ≤ 126, relative error below 1e-7: 2ⁿ · 2^f with |f| ≤ ½. NaN stays NaN.
+inline V power_of_two(V power, float lowest = -126) {
+  const V x = maximum(minimum(power, all(126)), all(lowest));
   constexpr float kRound = 12582912; // 1.5 · 2^23: adding it rounds to a whole number
   const V n = (x + kRound) - kRound, f = x - n;
   V p = all(1.5353362e-4f);
@@ -75,12 +75,13 @@ inline V invert(V x) {
   return guess * (2.0f - x * guess);
 }
 
-// x · Φ(x), absolute error below 5e-7 for |x| ≤ 8; the error function by Abramowitz and Stegun 7.1.26.
+// x · Φ(x), absolute error below 5e-7 for |x| ≤ 8; the error function by Abramowitz and Stegun 7.1.26. The lowest power keeps
+// the products away from denormal numbers, which are a hundred times slower.
 inline V gelu(V x) {
   const V s = x * 0.70710678f, a = maximum(s, -s), t = invert(a * 0.3275911f + 1.0f);
   V p = all(1.061405429f);
   for (const float c : {-1.453152027f, 1.421413741f, -0.284496736f, 0.254829592f}) p = p * t + c;
-  const V tail = p * t * power_of_two(-a * a * kLog2) * 0.5f; // Φ(-|x|)
+  const V tail = p * t * power_of_two(-a * a * kLog2, -100) * 0.5f; // Φ(-|x|)
   return x * choose(x > 0.0f, 1.0f - tail, tail);
 }
 
