@@ -236,6 +236,13 @@ def test_code_of_a_model_is_refused_and_named(tmp_path, file):
         Embedder(path, device="cpu")
 
 
+def test_an_adapter_beside_the_weights_is_refused(tmp_path):
+    path = tiny.make(tmp_path / "m")
+    tiny.write(path / "adapter_config.json", {"peft_type": "LORA"})
+    with pytest.raises(InputError, match="has an adapter, which is not applied here; merge it into the weights"):
+        Embedder(path, device="cpu")
+
+
 def test_a_dense_module_over_tokens_is_refused(tmp_path):
     path = tiny.make(tmp_path / "m", dense="Tanh")
     settings = json.loads((path / "2_Dense/config.json").read_text())

@@ -139,6 +139,8 @@ def read_config(folder: Path, *, encoder_only: bool = False) -> Config:
         return _read_static(folder, *static)
     modules = find_encoder_module(folder) if encoder_only else _read_modules(folder)
     root = folder / next((path for name, path in modules if name == "Transformer"), "")
+    if (root / "adapter_config.json").is_file():
+        raise InputError(f"'{root}' has an adapter, which is not applied here; merge it into the weights with peft.")
     settings = _read_json(root / "config.json")
     family = find_family(str(settings.get("model_type")), settings)
     _refuse_other_kinds(folder, root, settings, family, bool(modules), encoder_only)
