@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import resource
 import socket
@@ -201,3 +202,31 @@ def test_a_client_that_sends_nonsense_does_not_fill_the_log(caplog):
                 while client.recv(1000):
                     pass
     assert sum("Invalid HTTP request" in r.getMessage() for r in caplog.records) <= 5
+
+
+@pytest.mark.parametrize(
+    ("data", "status", "sentence"),
+    [
+        (b"nonsense\r\n\r\n", 400, "this is not valid HTTP."),
+        (b"GET / HTTP/1.1\r\nx: " + b"a" * 100_000, 431, "the head of the request is too long."),
+        (b"POST /echo HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n", 400, "not valid HTTP"),
+    ],
+)
+def test_what_is_not_http_is_refused_in_the_shape_of_the_application(data, status, sentence):
+    def format_error(path, status, sentence):
+        return {"path": path, "status": status, "message": sentence}
+
+    async def echo(request):
+        return Response(await request.body())
+
+    app = create_app([Route("/echo", echo, methods=["POST"])], format_error=format_error)
+    with run_in_background(app) as url, socket.create_connection(("127.0.0.1", httpx.URL(url).port), 30) as client:
+        client.sendall(data)
+        answer = b"".join(iter(lambda: client.recv(10_000), b""))
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 %d " % status)
+    assert b"connection: close" in head
+    assert b"x-content-type-options: nosniff" in head
+    content = json.loads(body)
+    assert (content["path"], content["status"]) == ("/echo" if data.startswith(b"POST") else "", status)
+    assert sentence in content["message"]

@@ -361,3 +361,12 @@ def test_a_handler_that_blocks_its_thread_does_not_hold_up_the_answer(brief, cli
         assert client.get(brief + "/blocking").status_code == 504  # while the handler still waits
     finally:
         RELEASE.set()
+
+
+def test_a_body_with_two_lengths_is_refused_and_the_connection_closed(url):
+    head = b"POST /echo HTTP/1.1\r\nhost: localhost\r\ncontent-length: 4\r\ntransfer-encoding: chunked\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", httpx.URL(url).port), 30) as connection:
+        connection.sendall(head + b"0\r\n\r\n")
+        answer = b"".join(iter(lambda: connection.recv(10_000), b""))
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"both a Content-Length and a Transfer-Encoding" in answer

@@ -14,6 +14,7 @@ import asyncio
 import logging
 import resource
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -216,6 +217,17 @@ def make_protocol(most: int | None, head_s: float, app: App) -> type[H11Protocol
             if self.rest and not self.transport.is_closing():
                 data, self.rest = self.rest, b""
                 self.data_received(data)
+
+        def send_400_response(self, msg: str) -> None:
+            """Refuse what the HTTP library cannot read, in the shape that the application gives its refusals."""
+            status = getattr(sys.exception(), "error_status_hint", 400)
+            sentence = "the head of the request is too long." if status == 431 else "this is not valid HTTP."
+            if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):  # else an answer has begun
+                path = self.scope["path"] if self.cycle is not None and not self.cycle.response_complete else ""
+                reply = app.refuse_plain(path, status, sentence)
+                headers = [*self.server_state.default_headers, *SECURITY_HEADERS]
+                self.transport.writelines(format_reply(reply, headers, close=True))
+            self.transport.close()
 
         def shutdown(self) -> None:
             if self.answering is not None:

@@ -140,7 +140,7 @@ class _Answer:
 
 
 async def _handle_http(app: App, scope: Scope, receive: Receive, send: Send) -> None:
-    refusal = _check_origin(scope, app.rules)
+    refusal = _check_length(scope) or _check_origin(scope, app.rules)
     if refusal is None and scope["path"] not in app.rules.open_paths and app.rules.token is not None:
         if (cookie := _exchange_token(scope, app.rules.token)) is not None:
             await _send_answer(app, scope, send, cookie)
@@ -272,6 +272,14 @@ async def _refuse_body(app: App, scope: Scope, receive: Receive, send: Send, ans
                 drained += len(message.get("body", b""))
                 more = message["type"] != "http.disconnect" and message.get("more_body", False)
     await send({"type": "http.response.body", "body": b""})
+
+
+def _check_length(scope: Scope) -> _Answer | None:
+    """Refuse a body with two lengths: a proxy that takes the other one sees other requests than this server."""
+    if _get_header(scope, b"transfer-encoding") and _get_header(scope, b"content-length"):
+        sentence = "the request has both a Content-Length and a Transfer-Encoding."
+        return _Answer(400, sentence, ((b"connection", b"close"),))
+    return None
 
 
 def _check_origin(scope: Scope, rules: Rules) -> _Answer | None:
