@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gzip
 
 import httpx
 import numpy as np
 import pytest
 from tests.serve.conftest import TEXTS, run, run_server
+
+from ridgeline.embed import Tokens
+from ridgeline.errors import InputError
 
 openai = pytest.importorskip("openai")
 
@@ -46,8 +50,6 @@ def test_token_ids_are_taken_as_given(api, embedder, vectors):
     rows = [tokens[i].tolist() for i in range(2)]
     assert (read_vectors(api.embeddings.create(model="mini", input=rows[0])) == vectors[:1]).all()
     assert (read_vectors(api.embeddings.create(model="mini", input=rows)) == vectors[:2]).all()
-    without_special = read_vectors(api.embeddings.create(model="mini", input=[rows[0][1:-1]]))
-    assert not np.allclose(without_special, vectors[:1], atol=1e-3)
 
 
 def test_dimensions_cuts_and_scales_to_length_1(api, vectors):
@@ -141,3 +143,57 @@ def test_two_models_stand_side_by_side_under_their_names(folder, tmp_path, embed
         )
     assert (first.astype(np.float32) == embedder.encode_one(TEXTS[0])).all()
     assert first @ second < 0.99
+
+
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/embed", "/v2/rerank"])
+def test_a_compressed_body_is_refused_by_that_name(client, path):
+    body = gzip.compress(b'{"model": "mini", "input": "a"}')
+    answer = client.post(path, content=body, headers={"content-encoding": "gzip"})
+    assert answer.status_code == 415
+    assert "compressed" in str(answer.json())
+    plain = {"content": b'{"model": "mini", "input": "a"}', "headers": {"content-encoding": "identity"}}
+    assert client.post("/v1/embeddings", **plain).status_code == 200
+
+
+def test_a_model_answers_under_its_aliases_too_and_after_a_reload(folder, vectors):
+    with run_server([f"mini,text-embedding-ada-002,org/mini={folder}"]) as (client, _):
+        assert [m["id"] for m in client.get("/v1/models").json()["data"]] == [
+            "mini",
+            "text-embedding-ada-002",
+            "org/mini",
+        ]
+        assert client.get("/v1/models/org/mini").json()["id"] == "org/mini"
+        assert client.post("/admin/reload", json={"model": "org/mini"}).status_code == 200
+        for name in ("mini", "text-embedding-ada-002", "org/mini"):
+            answer = client.post("/v1/embeddings", json={"model": name, "input": TEXTS[0]}).json()
+            assert (np.array(answer["data"][0]["embedding"], np.float32) == vectors[0]).all()
+        refused = client.post("/v1/embeddings", json={"model": "nosuch", "input": "a"})
+        assert (refused.status_code, "org/mini" in refused.json()["error"]["message"]) == (404, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["a,a={}"], "two of the models"),
+        (["a,b={}", "b={}"], "two of the models"),
+        (["a,={}"], "is no name"),
+        (["a,.b={}"], "no name"),
+    ],
+)
+def test_names_that_cannot_be_are_refused(folder, words, sentence):
+    with pytest.raises(InputError, match=sentence), run_server([word.format(folder) for word in words]):
+        pass
+
+
+def test_token_ids_of_another_tokenizer_are_refused(client, embedder):
+    """LangChain sends those of OpenAI's: a list without the special tokens of the model is not one of its own."""
+    ids = embedder.tokenize(TEXTS[:1])[0].tolist()[1:-1]
+    for path, field in (("/v1/embeddings", "input"), ("/embed", "inputs")):
+        answer = client.post(path, json={"model": "mini", field: [ids]})
+        assert answer.status_code == (400 if field == "input" else 422)
+        assert "another tokenizer" in str(answer.json())
+    body = {"model": "mini", "add_special_tokens": False}
+    got = client.post("/v1/embeddings", json={**body, "input": ids}).json()["data"][0]["embedding"]
+    bare = Tokens(np.array(ids, np.int32), np.array([0, len(ids)]))
+    assert (np.array(got, np.float32) == embedder.encode_tokens(bare)[0]).all()
+    assert client.post("/v1/embeddings", json={**body, "input": "a text"}).status_code == 400

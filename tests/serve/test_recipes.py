@@ -1,7 +1,7 @@
 """The recipes of docs/serve.md run against a server: those whose library is installed here, or in RIDGELINE_RECIPES.
 
-RIDGELINE_RECIPES names a Python with langchain-openai, llama-index-embeddings-openai-like and haystack-ai; NODE_PATH
-names a folder of Node modules with openai.
+RIDGELINE_RECIPES names a Python with langchain-openai, llama-index-embeddings-openai-like, haystack-ai and cohere;
+NODE_PATH names a folder of Node modules with openai.
 """
 
 from __future__ import annotations
@@ -16,6 +16,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.embed.test_reranker import make
+from tests.serve.conftest import run_server
+
+import ridgeline
 
 pytestmark = [pytest.mark.slow, pytest.mark.peer]
 
@@ -27,6 +31,7 @@ RECIPES = {
     "from langchain_openai": ("langchain_openai", "vectors"),
     "from llama_index": ("llama_index.embeddings.openai_like", "vectors"),
     "from haystack": ("haystack", "[vector]"),
+    "from huggingface_hub": ("huggingface_hub", "vectors"),
 }
 
 
@@ -58,6 +63,19 @@ def test_a_recipe_in_python_gets_the_vectors_of_the_library(client, embedder, tm
     script = f"{recipe}\nimport json\nprint(json.dumps([list(map(float, row)) for row in {result}]))\n"
     got = run_recipe([find_python(module), "-c", script], client, tmp_path)
     np.testing.assert_allclose(got, embedder.encode(TEXTS)[: len(got)], atol=1e-6)
+
+
+def test_the_recipe_of_cohere_gets_the_scores_of_the_library(tmp_path):
+    cross = make(tmp_path / "reranker")
+    with ridgeline.Reranker(cross, device="cpu", dtype="float32") as reranker:
+        expected = reranker.score("a query", TEXTS)
+    with run_server([cross]) as (client, _):
+        recipe = read_recipe("import cohere").replace("http://127.0.0.1:8000", str(client.base_url).rstrip("/"))
+        script = f"{recipe}\nimport json\nprint(json.dumps([[r.index, r.relevance_score] for r in results]))\n"
+        got = run_recipe([find_python("cohere"), "-c", script], client, tmp_path)
+    assert got.shape == (1, 2)
+    assert got[0, 0] == expected.argmax()
+    np.testing.assert_allclose(got[0, 1], expected.max(), atol=1e-6)
 
 
 def test_the_recipe_in_node_gets_the_vectors_of_the_library(client, embedder, tmp_path):

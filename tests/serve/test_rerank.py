@@ -105,3 +105,29 @@ def test_a_bad_request_is_one_sentence(client, body, words):
 def test_a_classifier_with_several_outputs_is_refused(tmp_path):
     with pytest.raises(ridgeline.RidgelineError, match="has 3 outputs"), run_server([make(tmp_path / "r", labels=3)]):
         pass
+
+
+def test_the_second_version_of_cohere_is_answered_alike(client):
+    body = {"model": "cross", "query": QUERY, "documents": TEXTS, "top_n": 4}
+    first, second = (client.post(f"/v{n}/rerank", json=body).json() for n in (1, 2))
+    assert first == second
+    assert client.post("/v2/rerank", json={**body, "max_tokens_per_doc": 4096, "priority": 1}).json() == first
+    refused = client.post("/v2/rerank", json={**body, "max_tokens_per_doc": 3})
+    assert (refused.status_code, "max_tokens_per_doc" in refused.json()["message"]) == (400, True)
+    assert client.post("/rerank", json=body).json() == first  # where vLLM takes the fields of Cohere
+    assert client.post("/", json=body).json() == first
+
+
+def test_an_error_has_what_clients_of_cohere_and_of_openai_read(client):
+    answer = client.post("/v2/rerank", json={"model": "nosuch", "query": "a", "documents": ["b"]})
+    assert answer.status_code == 404
+    assert answer.json()["message"] == answer.json()["error"]["message"]
+    assert "cross" in answer.json()["message"]
+
+
+def test_tei_gets_the_best_texts_on_request(client, scores):
+    order = np.argsort(-scores[0], kind="stable").tolist()
+    answer = client.post("/rerank", json={"query": QUERY, "texts": TEXTS, "top_n": 3}).json()
+    assert [row["index"] for row in answer] == order[:3]
+    refused = client.post("/rerank", json={"query": QUERY, "texts": TEXTS, "return_documents": True})
+    assert (refused.status_code, "'return_documents' is unknown" in refused.json()["error"]) == (422, True)

@@ -121,3 +121,16 @@ def test_embed_all_refuses_an_answer_that_would_fill_the_memory(client, monkeypa
     answer = client.post("/embed_all", json={"inputs": TEXTS})
     assert answer.status_code == 422
     assert "send fewer texts" in answer.json()["error"]
+
+
+def test_the_root_answers_as_the_path_that_takes_the_fields(client, vectors):
+    """Clients of Hugging Face (`InferenceClient(URL)`) post everything to the address itself."""
+    for body in ({"inputs": TEXTS[:2]}, {"inputs": TEXTS[:2], "truncate": True, "normalize": True}):
+        assert (np.array(client.post("/", json=body).json(), np.float32) == vectors[:2]).all()
+    body = {"inputs": {"source_sentence": TEXTS[0], "sentences": TEXTS[1:3]}}
+    assert client.post("/", json=body).json() == client.post("/similarity", json=body).json()
+    for body, words in (({}, "'inputs' is missing"), ({"inputs": "a", "raw_scores": True}, "'raw_scores' is unknown")):
+        refused = client.post("/", json=body)
+        assert (refused.status_code, refused.json()["error_type"]) == (422, "validation")
+        assert words in refused.json()["error"]
+    assert client.get("/").headers["content-type"].startswith("text/html")

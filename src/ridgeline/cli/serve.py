@@ -15,7 +15,10 @@ TOKEN = "RIDGELINE_SERVE_TOKEN"  # noqa: S105
 def serve(
     models: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME=]MODEL", help="Folders or names of models (default: all-MiniLM-L6-v2)."),
+        typer.Argument(
+            metavar="[NAME[,ALIAS]=]MODEL",
+            help="Folders or names of models; clients may use every name (default: all-MiniLM-L6-v2).",
+        ),
     ] = None,
     index: Annotated[
         list[str] | None,

@@ -181,6 +181,11 @@ class Embedder:
         return str(self._dtype).removeprefix("torch.")
 
     @property
+    def special_tokens(self) -> frozenset[int]:
+        """The numbers of the special tokens."""
+        return frozenset(self._tokenizer.special.values())
+
+    @property
     def outputs(self) -> tuple[str, ...]:
         """The outputs that the model has: some of "dense", "sparse", "multi", and always "tokens"."""
         return self._folder_heads.names

@@ -2,6 +2,7 @@
 
 OpenAI   {"error": {"message", "type", "param", "code"}}
 TEI      {"error": "…", "error_type": "validation"}, on its paths (/embed, /rerank, …)
+Cohere   {"message": "…"}, on /v1/rerank and /v2/rerank; other clients read OpenAI's "error" there, which is beside it
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from typing import Any
 from ridgeline.errors import InputError, RidgelineError
 from ridgeline.serve.batcher import Stopped
 
-TEI_PATHS = frozenset({"/embed", "/embed_all", "/embed_sparse", "/rerank", "/similarity", "/tokenize", "/info"})
+COHERE_PATHS = frozenset({"/v1/rerank", "/v2/rerank"})
+TEI_PATHS = frozenset({"/", "/embed", "/embed_all", "/embed_sparse", "/rerank", "/similarity", "/tokenize", "/info"})
 _TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -81,4 +83,5 @@ def format_error(path: str, status: int, message: str, code: str | None = None, 
     if path in TEI_PATHS:
         return {"error": message, "error_type": _TEI_TYPES.get(status, "validation" if status < 500 else "backend")}
     kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
-    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+    error = {"error": {"message": message, "type": kind, "param": param, "code": code}}
+    return {"message": message, **error} if path in COHERE_PATHS else error

@@ -5,7 +5,8 @@
 | POST /v1/embeddings           | OpenAI: texts or token ids, float or base64          |
 | GET /v1/models                | OpenAI                                               |
 | POST /embed, /embed_all, …    | Text Embeddings Inference                            |
-| POST /v1/rerank, /rerank      | Cohere, Text Embeddings Inference                    |
+| POST /                        | TEI: /embed, /similarity or /rerank, by the fields   |
+| POST /v1/rerank, /v2/rerank   | Cohere                                               |
 | POST /v1/search               | texts or vectors → nearest rows of an index          |
 | POST /v1/indexes/NAME/add     | add rows; …/remove removes them                      |
 | POST /admin/reload            | load a model or an index again                       |
@@ -30,7 +31,7 @@ from ridgeline.embed import TooLong
 from ridgeline.errors import InputError, MissingExtra, RidgelineError
 from ridgeline.serve import request_fields as fields
 from ridgeline.serve.api_errors import TEI_PATHS, ApiError, bad_request, describe_error, explain_error, format_error
-from ridgeline.serve.openapi import describe_api, get_fields
+from ridgeline.serve.openapi import TEI_RERANK, describe_api, get_fields
 from ridgeline.serve.process_setup import MAX_CONNECTIONS
 from ridgeline.serve.tracing import trace_request
 
@@ -99,6 +100,7 @@ def create_app(
         Route("/v1/models", api.list_models),
         Route("/v1/models/{name:path}", api.show_model),
         post("/v1/embeddings", api.embed_openai),
+        post("/", api.answer_root),
         post("/embed", api.embed),
         post("/embed_all", api.embed_all),
         post("/embed_sparse", api.embed_sparse),
@@ -106,6 +108,7 @@ def create_app(
         post("/tokenize", api.tokenize),
         post("/rerank", api.rerank),
         post("/v1/rerank", api.rerank_cohere),
+        post("/v2/rerank", api.rerank_cohere),
         post("/v1/search", api.search),
         post("/v1/indexes/{name:path}/add", api.add),
         post("/v1/indexes/{name:path}/remove", api.remove),
@@ -139,7 +142,7 @@ class _Api:
             raise bad_request("'encoding_format' must be float or base64.", "encoding_format")
         dimensions = fields.get_integer(body, "dimensions", None, 1, model.dim)
         with self._use(model):
-            tokens = await self._read_input(model, fields.get_input(body), fields.get_flag(body, "truncate"))
+            tokens = await self._read_input(model, fields.get_input(body), body)
             vectors = _cut(await model.encode(tokens), dimensions)
         rows = _encode_base64(vectors) if encoding == "base64" else list(vectors)
         count = len(tokens.ids)
@@ -149,6 +152,17 @@ class _Api:
             "model": model.name,
             "usage": {"prompt_tokens": count, "total_tokens": count},
         }
+
+    async def answer_root(self, body: Body) -> Any:
+        """Answer as the path that takes these fields: clients of Hugging Face know an address, and no path."""
+        if "query" in body or "texts" in body:
+            return await self.rerank(body)
+        if isinstance(body.get("inputs"), dict):
+            path, answer = "/similarity", self.compare
+        else:
+            path, answer = "/embed", self.embed
+        fields.check_fields(body, *get_fields(path))
+        return await answer(body)
 
     async def embed(self, body: Body) -> Any:
         model = self._choose_tei(body)
@@ -196,18 +210,26 @@ class _Api:
         return await asyncio.to_thread(model.describe_tokens, texts, special)
 
     async def rerank(self, body: Body) -> Any:
+        if "documents" in body:  # vLLM and others take Cohere's fields at this path
+            fields.check_fields(body, *get_fields("/v2/rerank"))
+            return await self.rerank_cohere(body)
+        fields.check_fields(body, *TEI_RERANK)
         documents, raw = fields.get_texts(body, "texts"), fields.get_flag(body, "raw_scores")
         with_text = fields.get_flag(body, "return_text")
         _check_direction(body)
         _, scores = await self._score(body, documents, truncate=fields.get_flag(body, "truncate"), raw=raw)
         return [
             {"index": i, "score": float(scores[i]), **({"text": documents[i]} if with_text else {})}
-            for i in _sort_scores(scores)
+            for i in _sort_scores(scores)[: fields.get_integer(body, "top_n", None, 1, fields.MAX_TEXTS)]
         ]
 
     async def rerank_cohere(self, body: Body) -> Any:
         documents, with_text = fields.get_documents(body, "documents"), fields.get_flag(body, "return_documents")
         top = fields.get_integer(body, "top_n", len(documents), 1, fields.MAX_TEXTS)
+        most = fields.get_integer(body, "max_tokens_per_doc", None, 1, 2**31 - 1)
+        model = self.service.get_reranker(fields.get_string(body, "model") or None)
+        if most is not None and most < model.max_tokens:
+            raise bad_request(f"'max_tokens_per_doc' below {model.max_tokens} is not available.", "max_tokens_per_doc")
         name, scores = await self._score(body, documents, truncate=fields.get_flag(body, "truncate", True))
         return {
             "model": name,
@@ -259,16 +281,18 @@ class _Api:
 
     async def list_models(self, request: Request) -> Response:
         return _respond(
-            _make_reply({"object": "list", "data": [_describe_model(m) for m in self.service.models.values()]})
+            _make_reply({"object": "list", "data": [self._describe_model(name) for name in self.service.model_names]})
         )
 
     async def show_model(self, request: Request) -> Response:
-        model = self.service.models.get(request.path_params["name"])
-        if model is None:
-            known = ", ".join(self.service.models) or "none"
-            error = ApiError(404, f"there is no model of this name; there are: {known}.", code="model_not_found")
-            return _respond(_make_error_reply(request.url.path, error))
-        return _respond(_make_reply(_describe_model(model)))
+        try:
+            return _respond(_make_reply(self._describe_model(request.path_params["name"])))
+        except RidgelineError as error:
+            return _respond(_make_error_reply(request.url.path, explain_error(error)))
+
+    def _describe_model(self, name: str) -> Body:
+        created = self.service.find_model(name).created
+        return {"id": name, "object": "model", "created": created, "owned_by": "ridgeline"}
 
     async def show_health(self, request: Request) -> Response:
         if self.service.ready:
@@ -348,9 +372,12 @@ class _Api:
         finally:
             model.users -= 1
 
-    async def _read_input(self, model: ServedEmbedder, value: list[str] | list[list[int]], truncate: bool) -> Tokens:
+    async def _read_input(self, model: ServedEmbedder, value: list[str] | list[list[int]], body: Body) -> Tokens:
+        truncate = fields.get_flag(body, "truncate")
         if isinstance(value[0], list):
-            return model.take_tokens(value, truncate)
+            return model.take_tokens(value, truncate, bare=not fields.get_flag(body, "add_special_tokens", True))
+        if not fields.get_flag(body, "add_special_tokens", True):
+            raise bad_request("'add_special_tokens': false is for token ids only.", "add_special_tokens")
         return await _tokenize(model, value, truncate)
 
     def _choose_tei(self, body: Body) -> ServedEmbedder:
@@ -359,7 +386,7 @@ class _Api:
     async def _read_tei(self, model: ServedEmbedder, body: Body) -> Tokens:
         value = fields.get_input(body, "inputs")
         if isinstance(value[0], list):
-            return model.take_tokens(value, fields.get_flag(body, "truncate"))
+            return await self._read_input(model, value, body)
         return await self._tokenize_tei(model, value, body)
 
     async def _tokenize_tei(self, model: ServedEmbedder, texts: list[str], options: Body) -> Tokens:
@@ -410,6 +437,7 @@ def _make_handler(service: Service | RemoteService, path: str, answer: Answer) -
         start_s, status = time.perf_counter(), 499  # the client left
         with trace_request(path, headers) as span:
             try:
+                fields.check_encoding(headers.get("content-encoding"))
                 body = fields.parse_json(content)
                 fields.check_fields(body, required, optional)
                 body.update(parameters)
@@ -499,10 +527,6 @@ def _encode_base64(vectors: NDArray[np.float32]) -> list[Any]:
     from ridgeline.native import encode_base64
 
     return [orjson.Fragment(text) for text in encode_base64(np.ascontiguousarray(vectors, np.float32), b'"', b'"')]
-
-
-def _describe_model(model: ServedModel) -> dict[str, Any]:
-    return {"id": model.name, "object": "model", "created": model.created, "owned_by": "ridgeline"}
 
 
 def _cut(vectors: Any, dimensions: int | None) -> Any:

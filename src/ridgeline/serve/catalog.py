@@ -62,6 +62,11 @@ class Catalog(Generic[IndexKind]):
         """Whether every model has encoded a first text and none has failed."""
         return not self.failed and all(model.ready for model in self.models.values())
 
+    @property
+    def model_names(self) -> list[str]:
+        """The names of all models, aliases too."""
+        return [name for model in self.models.values() for name in (model.name, *model.aliases)]
+
     def check_available(self) -> None:
         """Refuse a request while nothing can be answered."""
 
@@ -75,12 +80,17 @@ class Catalog(Generic[IndexKind]):
 
     def get_any_model(self, name: str) -> ServedModel:
         self.check_available()
-        if name not in self.models:
-            known = ", ".join(self.models) or "none"
+        return self.find_model(name)
+
+    def find_model(self, name: str) -> ServedModel:
+        """Return a model by its name or an alias, even while it cannot answer."""
+        model = self.models.get(name) or next((m for m in self.models.values() if name in m.aliases), None)
+        if model is None:
+            known = ", ".join(self.model_names) or "none"
             raise ApiError(
                 404, f"there is no model of this name; there are: {known}.", code="model_not_found", param="model"
             )
-        return self.models[name]
+        return model
 
     def _get_model(self, name: str | None, kind: type[Kind]) -> Kind:
         self.check_available()

@@ -15,7 +15,29 @@ _VECTOR = {"type": "array", "items": {"type": "number"}, "minItems": 1}
 _VECTORS = {"type": "array", "items": _VECTOR, "minItems": 1, "maxItems": MAX_TEXTS}
 _FLAG = {"type": "boolean"}
 _NAME = {"type": "string"}
+_IDS_ARE_BARE = {"add_special_tokens": _FLAG}  # false: the ids have none on purpose
 _TEI = {"inputs": _INPUT, "truncate": _FLAG, "truncation_direction": _NAME, "prompt_name": _NAME, "model": _NAME}
+
+_COHERE: dict[str, Any] = {
+    "model": _NAME,
+    "query": _TEXT,
+    "documents": {"type": "array", "items": {}, "minItems": 1, "maxItems": MAX_TEXTS},
+    "top_n": {"type": "integer", "minimum": 1},
+    "return_documents": _FLAG,
+    "truncate": _FLAG,
+}
+_COHERE_2 = {**_COHERE, "max_tokens_per_doc": {"type": "integer", "minimum": 1}, "priority": {"type": "integer"}}
+_RERANK: dict[str, Any] = {
+    "query": _TEXT,
+    "texts": _TEXTS,
+    "raw_scores": _FLAG,
+    "return_text": _FLAG,
+    "top_n": {"type": "integer", "minimum": 1},
+    "truncate": _FLAG,
+    "truncation_direction": _NAME,
+    "model": _NAME,
+}
+TEI_RERANK = ["query", "texts"], [name for name in _RERANK if name not in ("query", "texts")]  # required, optional
 
 # path → (summary, required fields, all fields, answer)
 _POSTS: dict[str, tuple[str, list[str], dict[str, Any], dict[str, Any]]] = {
@@ -29,13 +51,14 @@ _POSTS: dict[str, tuple[str, list[str], dict[str, Any], dict[str, Any]]] = {
             "dimensions": {"type": "integer", "minimum": 1},
             "user": _NAME,
             "truncate": _FLAG,
+            **_IDS_ARE_BARE,
         },
         {"type": "object", "required": ["object", "data", "model", "usage"]},
     ),
     "/embed": (
         "Vectors, as Text Embeddings Inference",
         ["inputs"],
-        {**_TEI, "normalize": _FLAG, "dimensions": {"type": "integer", "minimum": 1}},
+        {**_TEI, **_IDS_ARE_BARE, "normalize": _FLAG, "dimensions": {"type": "integer", "minimum": 1}},
         {"type": "array", "items": _VECTOR},
     ),
     "/embed_all": ("The vector of every token", ["inputs"], _TEI, {"type": "array"}),
@@ -61,31 +84,21 @@ _POSTS: dict[str, tuple[str, list[str], dict[str, Any], dict[str, Any]]] = {
         {"type": "array"},
     ),
     "/rerank": (
-        "Scores of texts for a query, best first, as Text Embeddings Inference",
-        ["query", "texts"],
-        {
-            "query": _TEXT,
-            "texts": _TEXTS,
-            "raw_scores": _FLAG,
-            "return_text": _FLAG,
-            "truncate": _FLAG,
-            "truncation_direction": _NAME,
-            "model": _NAME,
-        },
-        {"type": "array"},
+        "Scores of texts for a query, best first, as Text Embeddings Inference; with `documents`, as /v2/rerank",
+        ["query"],
+        {**_RERANK, **_COHERE_2},
+        {},
     ),
     "/v1/rerank": (
         "Scores of documents for a query, best first, as Cohere",
         ["query", "documents"],
-        {
-            "model": _NAME,
-            "query": _TEXT,
-            "documents": {"type": "array", "items": {}, "minItems": 1, "maxItems": MAX_TEXTS},
-            "top_n": {"type": "integer", "minimum": 1},
-            "return_documents": _FLAG,
-            "truncate": _FLAG,
-            "max_chunks_per_doc": {"type": "integer"},
-        },
+        {**_COHERE, "max_chunks_per_doc": {"type": "integer"}},
+        {"type": "object", "required": ["results"]},
+    ),
+    "/v2/rerank": (
+        "Scores of documents for a query, best first, as Cohere's second version",
+        ["query", "documents"],
+        _COHERE_2,
         {"type": "object", "required": ["results"]},
     ),
     "/v1/search": (
@@ -129,6 +142,17 @@ _POSTS: dict[str, tuple[str, list[str], dict[str, Any], dict[str, Any]]] = {
         {"type": "object", "required": ["reloaded"]},
     ),
 }
+_POSTS["/"] = (
+    "What /embed, /similarity or /rerank answers for these fields, as Text Embeddings Inference",
+    [],
+    {
+        **_POSTS["/embed"][2],
+        **_POSTS["/rerank"][2],
+        **_POSTS["/similarity"][2],
+        "inputs": {"oneOf": [*_INPUT["oneOf"], _POSTS["/similarity"][2]["inputs"]]},
+    },
+    {},
+)
 _GETS = {
     "/v1/models": "The models, as OpenAI",
     "/health": "200 once every model has encoded a first text, else 503",
@@ -141,6 +165,7 @@ _ERRORS = {
     "401": "The token is missing or wrong",
     "404": "There is no such model or index; the message lists those there are",
     "413": "The body or a text is too long",
+    "415": "The body is compressed",
     "422": "A field is wrong (paths of Text Embeddings Inference)",
     "429": "The queue is full; Retry-After says when to try again",
     "503": "The model is being loaded again",

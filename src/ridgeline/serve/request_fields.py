@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.serve.api_errors import bad_request
+from ridgeline.serve.api_errors import ApiError, bad_request
 
 MAX_TEXTS = 2048  # of one request, as OpenAI has it
 MAX_RESULTS = 1000  # of one query
@@ -29,6 +29,12 @@ def parse_json(body: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise bad_request('the body must be an object, like {"input": "a text"}.')
     return value
+
+
+def check_encoding(value: str | None) -> None:
+    """Refuse a compressed body, by its Content-Encoding header."""
+    if value is not None and value.lower() != "identity":
+        raise ApiError(415, "the body is compressed (Content-Encoding); send it as it is.")
 
 
 def check_fields(body: dict[str, Any], required: Collection[str], optional: Collection[str]) -> None:

@@ -26,6 +26,7 @@ from ridgeline.serve.device_turns import take_turn
 CPU_BATCH_TOKENS = 4096  # some tens of milliseconds: short enough that a new request need not wait long
 GPU_BATCH_TOKENS = 65_536
 FIRST_TEXT = "a first text"
+_SEND_TEXTS = "Send texts (in LangChain: check_embedding_ctx_length=False)"
 
 Loaded = TypeVar("Loaded", Embedder, Reranker)
 FolderState = tuple[tuple[str, int, int, int], ...]
@@ -35,6 +36,7 @@ class ServedModel:
     """A model behind a batcher.
 
     name              the name that clients use
+    aliases           more names of it
     source            a folder, or the name of a model on this machine
     batch_invariant   whether the model promises a text the same bits in any batch
     max_batch_tokens  tokens of a batch; None: 4,096 on a CPU, 65,536 on a GPU
@@ -50,6 +52,7 @@ class ServedModel:
         state: FolderState,
         *,
         batch_invariant: bool,
+        aliases: Sequence[str] = (),
         max_batch_tokens: int | None = None,
         observe: Callable[[str, BatchSizes], object] = lambda name, sizes: None,
         on_failure: Callable[[BaseException], object] = lambda error: None,
@@ -58,7 +61,7 @@ class ServedModel:
         self.max_batch_tokens = max_batch_tokens or (
             GPU_BATCH_TOKENS if model.device.startswith("cuda") else CPU_BATCH_TOKENS
         )
-        self.batch_invariant = batch_invariant
+        self.batch_invariant, self.aliases = batch_invariant, tuple(aliases)
         self.ready, self.users, self.created = False, 0, int(time.time())
         self._tokenizer: Any = None  # of the library, for the texts of tokens
         self._tokenizer_json = _read_file(model.folder / "tokenizer.json")
@@ -159,6 +162,11 @@ class ServedEmbedder(ServedModel):
     kind = "embedding"
     _model: Embedder
 
+    def __init__(self, name: str, source: str, model: Embedder, state: FolderState, **settings: Any) -> None:
+        super().__init__(name, source, model, state, **settings)
+        around = model.tokenize([""]).ids.tolist()
+        self._special_ends = {*around[:1], *around[-1:]} & model.special_tokens  # the tokens around a text
+
     @property
     def dim(self) -> int:
         return self._model.dim
@@ -200,9 +208,13 @@ class ServedEmbedder(ServedModel):
             raise InputError(f"'{self.name}' has a prompt of its own for every text; leave out prompt_name.")
         return texts if self._model.prompt else [prompt + text for text in texts]
 
-    def take_tokens(self, rows: Sequence[Sequence[int]], truncate: bool) -> Tokens:
-        """Return token ids of a client as `Tokens`, after a check; special tokens stay as they are given."""
-        limit, vocabulary = self.max_tokens, self._model.config.vocabulary
+    def take_tokens(self, rows: Sequence[Sequence[int]], truncate: bool, *, bare: bool = False) -> Tokens:
+        """Return token ids of a client as `Tokens`, after a check; special tokens stay as they are given.
+
+        bare  the ids have no special tokens on purpose. Else they are probably those of another tokenizer (LangChain
+              sends OpenAI's), and their vectors would be wrong without a word.
+        """
+        limit, vocabulary, ends = self.max_tokens, self._model.config.vocabulary, self._special_ends
         if truncate:
             rows = [row[:limit] for row in rows]
         for number, row in enumerate(rows):
@@ -212,7 +224,14 @@ class ServedEmbedder(ServedModel):
                 raise TooLong(f"input {number} has {len(row)} token ids; '{self.name}' takes {limit}.")
             if min(row) < 0 or max(row) >= vocabulary:
                 wrong = next(i for i in row if not 0 <= i < vocabulary)
-                raise InputError(f"input {number} has the token id {wrong}; '{self.name}' has 0 to {vocabulary - 1}.")
+                raise InputError(
+                    f"input {number} has the token id {wrong}; '{self.name}' has 0 to {vocabulary - 1}. {_SEND_TEXTS}."
+                )
+            if ends and not bare and row[0] not in ends and row[-1] not in ends:
+                raise InputError(
+                    f"input {number} has token ids without the special tokens of '{self.name}': are they of another "
+                    f'tokenizer? {_SEND_TEXTS}, or "add_special_tokens": false if they are right.'
+                )
         offsets = np.zeros(len(rows) + 1, np.int64)
         np.cumsum([len(row) for row in rows], out=offsets[1:])
         return Tokens(np.concatenate([np.asarray(row, np.int32) for row in rows]), offsets)

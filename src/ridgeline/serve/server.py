@@ -39,7 +39,8 @@ def serve(
 ) -> None:
     """Serve models and indexes until Ctrl-C or SIGTERM; what was accepted is answered first.
 
-    models            folders or names of models, each with its own name on request: "NAME=FOLDER"
+    models            folders or names of models, each with names of its own on request: "NAME=FOLDER",
+                      "NAME,ALIAS=FOLDER"
     indexes           folders of `ridgeline index`, likewise
     host, port        the address; port 0 takes a free one. An address other than loopback requires a token.
     token             clients send it as "Authorization: Bearer TOKEN"

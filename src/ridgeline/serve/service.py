@@ -30,8 +30,8 @@ async def _publish_nothing() -> None:
 class Service(Catalog[ServedIndex]):
     """All models and indexes of one server, in this process.
 
-    models    "FOLDER" or "NAME=FOLDER"; a model without a name takes the name of its folder
-    indexes   likewise
+    models    "FOLDER", "NAME=FOLDER" or "NAME,ALIAS=FOLDER"; a model without a name takes the name of its folder
+    indexes   likewise, but without aliases
 
     If other processes have copies of the catalog (engine.py):
     publish   sends them what changed, and returns when they have it
@@ -55,7 +55,8 @@ class Service(Catalog[ServedIndex]):
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         for name, source in _parse_names(models, "model").items():
-            self.models[name] = self._load(name, source)
+            name, *aliases = name.split(",")
+            self.models[name] = self._load(name, source, aliases)
         for name, source in _parse_names(indexes, "index").items():
             self.indexes[name] = ServedIndex(name, Path(source), device=settings.device)
 
@@ -81,15 +82,15 @@ class Service(Catalog[ServedIndex]):
                 self.indexes[index] = await asyncio.to_thread(ServedIndex, index, folder, device=self.settings.device)
                 await self.publish()
         if model is not None:
-            self.get_any_model(model)
+            model = self.get_any_model(model).name
             async with self._reloading.setdefault(f"model {model}", asyncio.Lock()):
                 old = self.models[model]
-                self.models[model] = await self._load_warm(model, old.source)
+                self.models[model] = await self._load_warm(model, old.source, old.aliases)
                 self.failed.discard(model)
                 self._run_task(self._close_later(old))
                 await self.publish()
 
-    def _load(self, name: str, source: str) -> ServedModel:
+    def _load(self, name: str, source: str, aliases: Sequence[str]) -> ServedModel:
         settings = self.settings
         model: ServedModel = load_model(
             name,
@@ -97,6 +98,7 @@ class Service(Catalog[ServedIndex]):
             device=settings.device,
             dtype=settings.dtype,
             batch_invariant=settings.batch_invariant,
+            aliases=aliases,
             max_batch_tokens=settings.max_batch_tokens,
             observe=self.metrics.observe_batch,
             on_failure=lambda error: self._handle_failure(model, error),
@@ -104,8 +106,8 @@ class Service(Catalog[ServedIndex]):
         self.metrics.largest_batch[name] = model.max_batch_tokens
         return model
 
-    async def _load_warm(self, name: str, source: str) -> ServedModel:
-        model = await asyncio.to_thread(self._load, name, source)
+    async def _load_warm(self, name: str, source: str, aliases: Sequence[str]) -> ServedModel:
+        model = await asyncio.to_thread(self._load, name, source, aliases)
         try:
             await model.warm_up()
         except BaseException:
@@ -190,18 +192,21 @@ class Service(Catalog[ServedIndex]):
 
 
 def _parse_names(words: Sequence[str], kind: str) -> dict[str, str]:
-    """Return name → source of "NAME=SOURCE" or "SOURCE"."""
+    """Return names → source of "NAME,ALIAS=SOURCE" or "SOURCE"; a model can have several names, with commas."""
     sources: dict[str, str] = {}
+    taken: set[str] = set()
     for word in words:
-        name, equals, source = word.partition("=")
-        if not equals or "/" in name:
-            is_path = Path(word).exists() or word.startswith(("/", "./", "../", "~"))
-            name, source = Path(word).expanduser().resolve().name if is_path else word, word
-        if not _NAME.fullmatch(name):
-            raise InputError(
-                f"'{name}' is no name for a {kind}; give one with letters, digits and . _ -: NAME={source}."
-            )
-        if name in sources:
-            raise InputError(f"two of the {kind}s are called '{name}'; give them names: NAME={source}.")
-        sources[name] = source
+        names, equals, source = word.partition("=")
+        is_path = Path(word).expanduser().exists() or word.startswith(("/", "./", "../", "~"))
+        if not equals or is_path:
+            names, source = Path(word).expanduser().resolve().name if is_path else word, word
+        for name in names.split(",") if kind == "model" and equals else [names]:
+            if not _NAME.fullmatch(name):
+                raise InputError(
+                    f"'{name}' is no name for a {kind}; give one with letters, digits and . _ -: NAME={source}."
+                )
+            if name in taken:
+                raise InputError(f"two of the {kind}s are called '{name}'; give them names: NAME={source}.")
+            taken.add(name)
+        sources[names] = source
     return sources
