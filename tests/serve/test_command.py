@@ -21,7 +21,7 @@ from ridgeline.cli import main
 @contextmanager
 def start(*words, **environment):
     """Run the command as a process; yield (process, client, first line)."""
-    command = [sys.executable, "-m", "ridgeline", "serve", *map(str, words), "--port", "0", "--device", "cpu"]
+    command = [sys.executable, "-m", "ridgeline", "serve", "--device", "cpu", *map(str, words), "--port", "0"]
     with subprocess.Popen(
         [*command, "--dtype", "float32"],
         stdout=subprocess.PIPE,

@@ -60,6 +60,23 @@ def test_a_killed_engine_is_started_again_and_requests_get_503_meanwhile(folder,
     assert "the engine was killed by signal 9 and is started again" in err
 
 
+def test_one_of_two_engines_answers_while_the_other_is_started_again(folder, index_folder, vectors):
+    with start(f"mini={folder}", "--index", f"films={index_folder}", "--device", "cpu,cpu") as (process, client, _):
+        engines = find_children(process)[:2]
+        assert all((read_vector(embed(client, TEXTS[n])) == vectors[n]).all() for n in range(6))
+        os.kill(engines[1], signal.SIGKILL)
+        wait_until(lambda: client.get("/health").status_code == 503)
+        assert all((read_vector(embed(client, TEXTS[n])) == vectors[n]).all() for n in range(6))
+        assert client.post("/v1/search", json={"index": "films", "input": TEXTS[:1], "k": 1}).status_code == 200
+        wait_until(lambda: is_healthy(client))
+        assert engines[1] not in find_children(process)
+        assert all((read_vector(embed(client, TEXTS[n])) == vectors[n]).all() for n in range(6))
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "the engine 2 (cpu) was killed by signal 9 and is started again" in err
+
+
 def test_a_killed_worker_is_started_again_and_its_requests_stay_counted(folder, vectors):
     with start(f"mini={folder}", "--workers", 2) as (process, client, _):
         for _ in range(10):
