@@ -1,7 +1,7 @@
 """The servers that `serve` is raced against, each as its documentation starts it.
 
-`python -m ridgeline.workloads._serve_peers MODEL DEVICE DTYPE PORT` is the plain one: FastAPI, whose thread pool calls
-`SentenceTransformer.encode`.
+`python -m ridgeline.workloads._serve_peers MODEL DEVICE DTYPE PORT [CALLS]` is the plain one: FastAPI, whose thread
+pool calls `SentenceTransformer.encode`, at most CALLS of them at once (default: as many as the pool has threads, 40).
 """
 
 from __future__ import annotations
@@ -51,8 +51,9 @@ def _find_free_port() -> int:
         return port
 
 
-def _serve_plainly(folder: str, device: str, dtype: str, port: int) -> None:
+def _serve_plainly(folder: str, device: str, dtype: str, port: int, calls: int = 40) -> None:
     import base64
+    import threading
 
     import torch
     import uvicorn
@@ -61,10 +62,11 @@ def _serve_plainly(folder: str, device: str, dtype: str, port: int) -> None:
 
     kind = torch.float32 if device == "cpu" else getattr(torch, dtype)
     model = SentenceTransformer(folder, device=device, model_kwargs={"torch_dtype": kind})
-    app = FastAPI()
+    app, turns = FastAPI(), threading.Semaphore(calls)
 
     def embed(body: dict[str, Any]) -> dict[str, Any]:
-        vectors = model.encode(body["input"], normalize_embeddings=True, show_progress_bar=False)
+        with turns:
+            vectors = model.encode(body["input"], normalize_embeddings=True, show_progress_bar=False)
         rows = [base64.b64encode(row.astype("<f4")).decode() for row in vectors]
         data = [{"object": "embedding", "index": i, "embedding": row} for i, row in enumerate(rows)]
         return {"object": "list", "data": data, "model": body["model"]}
@@ -74,4 +76,4 @@ def _serve_plainly(folder: str, device: str, dtype: str, port: int) -> None:
 
 
 if __name__ == "__main__":
-    _serve_plainly(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]))
+    _serve_plainly(sys.argv[1], sys.argv[2], sys.argv[3], *map(int, sys.argv[4:6]))
