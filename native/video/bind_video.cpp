@@ -1,8 +1,9 @@
-// Python names of video/: squeeze_plane, rgb_to_planes and split_channels.
+// Python names of video/: squeeze_plane, rgb_to_planes, split_channels and planes_to_channels.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 
+#include <cmath>
 #include <stdexcept>
 #include <string>
 
@@ -39,6 +40,34 @@ template <class T, class Loop> void split(const Bytes &source, std::int64_t stri
 
 void check_fold(int fold) {
   if (fold != 1 && fold != 2) throw std::invalid_argument("a fold is 1 or 2");
+}
+
+// BT.709 or BT.601; `full`: y, u and v use all levels, as JPEG's do.
+ColorMatrix build_matrix(bool bt709, bool full) {
+  const double red = bt709 ? 0.2126 : 0.299, blue = bt709 ? 0.0722 : 0.114, green = 1 - red - blue;
+  const double luma = full ? 1 : 255.0 / 219, chroma = full ? 1 : 255.0 / 224;
+  const auto fixed = [](double value) { return std::int32_t(std::lround(value * 65536)); };
+  return {fixed(luma),
+          full ? 0 : 16,
+          fixed(2 * (1 - red) * chroma),
+          fixed(-2 * (1 - blue) * blue / green * chroma),
+          fixed(-2 * (1 - red) * red / green * chroma),
+          fixed(2 * (1 - blue) * chroma)};
+}
+
+template <class T, class Loop>
+void convert_planes(const Bytes &y, std::int64_t y_stride, const Bytes &u, std::int64_t u_stride, const Bytes &v, std::int64_t v_stride,
+                    int fold_x, int fold_y, bool bt709, bool full, const Channels<T> &out, Loop loop) {
+  check_fold(fold_x);
+  check_fold(fold_y);
+  const std::int64_t height = std::int64_t(out.shape(1)), width = std::int64_t(out.shape(2));
+  const std::int64_t half_width = (width + fold_x - 1) / fold_x, half_height = (height + fold_y - 1) / fold_y;
+  const Plane luma{check_plane(y, y_stride, width, height), y_stride};
+  const Plane blue{check_plane(u, u_stride, half_width, half_height), u_stride};
+  const Plane red{check_plane(v, v_stride, half_width, half_height), v_stride};
+  const ColorMatrix matrix = build_matrix(bt709, full);
+  nb::gil_scoped_release release;
+  loop(luma, blue, red, fold_x - 1, fold_y - 1, matrix, width, height, out.data());
 }
 
 } // namespace
@@ -80,6 +109,18 @@ void bind_video(nb::module_ &m) {
   m.def("split_channels", [](Bytes source, std::int64_t stride, Channels<float> out, const std::string &isa) {
     split(source, stride, out, plane_loops(parse_isa(isa)).split_floats);
   }, "source"_a.noconvert(), "stride"_a, "out"_a.noconvert(), "isa"_a = "");
+  m.def("planes_to_channels", [](Bytes y, std::int64_t y_stride, Bytes u, std::int64_t u_stride, Bytes v, std::int64_t v_stride,
+                                 int fold_x, int fold_y, bool bt709, bool full, Channels<std::uint8_t> out, const std::string &isa) {
+    convert_planes(y, y_stride, u, u_stride, v, v_stride, fold_x, fold_y, bt709, full, out, plane_loops(parse_isa(isa)).to_bytes);
+  }, "y"_a.noconvert(), "y_stride"_a, "u"_a.noconvert(), "u_stride"_a, "v"_a.noconvert(), "v_stride"_a, "fold_x"_a, "fold_y"_a,
+    "bt709"_a, "full"_a, "out"_a.noconvert(), "isa"_a = "",
+    "Write planes y, u, v as red, green and blue to out [3, height, width]: levels 0 … 255, or float32 times 1 / 255. A value of "
+    "chroma belongs to fold_x × fold_y pixels; `full`: the planes use all levels, as JPEG's do.");
+  m.def("planes_to_channels", [](Bytes y, std::int64_t y_stride, Bytes u, std::int64_t u_stride, Bytes v, std::int64_t v_stride,
+                                 int fold_x, int fold_y, bool bt709, bool full, Channels<float> out, const std::string &isa) {
+    convert_planes(y, y_stride, u, u_stride, v, v_stride, fold_x, fold_y, bt709, full, out, plane_loops(parse_isa(isa)).to_floats);
+  }, "y"_a.noconvert(), "y_stride"_a, "u"_a.noconvert(), "u_stride"_a, "v"_a.noconvert(), "v_stride"_a, "fold_x"_a, "fold_y"_a,
+    "bt709"_a, "full"_a, "out"_a.noconvert(), "isa"_a = "");
 }
 
 } // namespace ridgeline

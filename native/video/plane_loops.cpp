@@ -111,10 +111,62 @@ void split_floats(Plane source, std::int64_t width, std::int64_t height, float *
   }
 }
 
+// What chroma adds to red, green and blue, for each value of chroma in a row.
+void chroma_parts(const u8 *__restrict u, const u8 *__restrict v, ColorMatrix m, std::int64_t width, std::int32_t *__restrict red,
+                  std::int32_t *__restrict green, std::int32_t *__restrict blue) {
+  const std::int32_t base = (1 << 15) - m.luma * m.offset;
+  for (std::int64_t x = 0; x < width; ++x) {
+    const std::int32_t cu = u[x] - 128, cv = v[x] - 128;
+    red[x] = base + m.red_v * cv;
+    green[x] = base + m.green_u * cu + m.green_v * cv;
+    blue[x] = base + m.blue_u * cu;
+  }
+}
+
+void double_row(const std::int32_t *__restrict from, std::int64_t half, std::int32_t *__restrict to) {
+  for (std::int64_t x = 0; x < half; ++x) to[2 * x] = to[2 * x + 1] = from[x];
+}
+
+void scale_luma(const u8 *__restrict y, std::int32_t luma, std::int64_t width, std::int32_t *__restrict out) {
+  for (std::int64_t x = 0; x < width; ++x) out[x] = luma * y[x];
+}
+
+inline std::int32_t to_level(std::int32_t sum) {
+  const std::int32_t level = sum >> 16;
+  return level < 0 ? 0 : level > 255 ? 255 : level;
+}
+void finish_row(const std::int32_t *__restrict luma, const std::int32_t *__restrict part, std::int64_t width, u8 *__restrict out) {
+  for (std::int64_t x = 0; x < width; ++x) out[x] = u8(to_level(luma[x] + part[x]));
+}
+void finish_row(const std::int32_t *__restrict luma, const std::int32_t *__restrict part, std::int64_t width, float *__restrict out) {
+  for (std::int64_t x = 0; x < width; ++x) out[x] = float(to_level(luma[x] + part[x])) * (1.0f / 255);
+}
+
+template <class T>
+void to_channels(Plane y, Plane u, Plane v, int shift_x, int shift_y, ColorMatrix m, std::int64_t width, std::int64_t height, T *out) {
+  const std::int64_t size = width * height, narrow = (width + shift_x) >> shift_x, wide = narrow << shift_x;
+  std::vector<std::int32_t> rows(std::size_t(4 * wide + 3 * narrow));
+  std::int32_t *luma = rows.data(), *part[3], *chroma[3];
+  for (int k = 0; k < 3; ++k) {
+    part[k] = luma + (k + 1) * wide;
+    chroma[k] = shift_x ? luma + 4 * wide + k * narrow : part[k];
+  }
+  for (std::int64_t row = 0; row < height; ++row, out += width) {
+    if (!shift_y || !(row & 1)) {
+      const std::int64_t at = row >> shift_y;
+      chroma_parts(u.data + at * u.stride, v.data + at * v.stride, m, narrow, chroma[0], chroma[1], chroma[2]);
+      for (int k = 0; shift_x && k < 3; ++k) double_row(chroma[k], narrow, part[k]);
+    }
+    scale_luma(y.data + row * y.stride, m.luma, width, luma);
+    for (int k = 0; k < 3; ++k) finish_row(luma, part[k], width, out + k * size);
+  }
+}
+
 } // namespace
 
 extern const PlaneLoops compiled_plane_loops;
-const PlaneLoops compiled_plane_loops{squeeze, from_rgb, split_bytes, split_floats};
+const PlaneLoops compiled_plane_loops{squeeze,      from_rgb,       split_bytes,
+                                    split_floats, to_channels<u8>, to_channels<float>};
 
 } // namespace RIDGELINE_ISA
 } // namespace ridgeline

@@ -683,6 +683,15 @@ def split_channels(source: Annotated[NDArray[numpy.uint8], dict(shape=(None,), o
 @overload
 def split_channels(source: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], stride: int, out: Annotated[NDArray[numpy.float32], dict(shape=(3, None, None), order='C', device='cpu')], isa: str = '') -> None: ...
 
+@overload
+def planes_to_channels(y: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], y_stride: int, u: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], u_stride: int, v: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], v_stride: int, fold_x: int, fold_y: int, bt709: bool, full: bool, out: Annotated[NDArray[numpy.uint8], dict(shape=(3, None, None), order='C', device='cpu')], isa: str = '') -> None:
+    """
+    Write planes y, u, v as red, green and blue to out [3, height, width]: levels 0 … 255, or float32 times 1 / 255. A value of chroma belongs to fold_x × fold_y pixels; `full`: the planes use all levels, as JPEG's do.
+    """
+
+@overload
+def planes_to_channels(y: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], y_stride: int, u: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], u_stride: int, v: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], v_stride: int, fold_x: int, fold_y: int, bt709: bool, full: bool, out: Annotated[NDArray[numpy.float32], dict(shape=(3, None, None), order='C', device='cpu')], isa: str = '') -> None: ...
+
 def parse_otlp_logs(body: bytes, most: int) -> list:
     """
     An ExportLogsServiceRequest (protobuf) as a list of (attributes of the resource, name of the scope, records). A record is (time, observed time, severity number, severity text, body, attributes, dropped attributes, trace id, span id, event name). Stops after more than `most` records. ValueError says what is wrong.

@@ -95,6 +95,43 @@ def test_channels_of_pixels_lie_one_after_the_other(width, height, padding, dtyp
     np.testing.assert_array_equal(out, channels if dtype == np.uint8 else channels * np.float32(1 / 255))
 
 
+MATRICES = {  # red, green and blue of luma, blue and red differences
+    False: np.array([[1, 0, 1.402], [1, -0.344136286, -0.714136286], [1, 1.772, 0]]),
+    True: np.array([[1, 0, 1.5748], [1, -0.187324273, -0.468124273], [1, 1.8556, 0]]),
+}
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    width=st.sampled_from([1, 2, 31, 32, 33, 129, 224]),
+    height=st.integers(1, 5),
+    folds=st.sampled_from([(1, 1), (1, 2), (2, 1), (2, 2)]),
+    bt709=st.booleans(),
+    full=st.booleans(),
+    padding=st.sampled_from([0, 7]),
+    dtype=st.sampled_from([np.uint8, np.float32]),
+    isa=st.sampled_from(ISAS),
+    seed=st.integers(0, 99),
+)
+def test_planes_of_a_video_become_channels(width, height, folds, bt709, full, padding, dtype, isa, seed):
+    rng = np.random.default_rng(seed)
+    x, y = folds
+    shapes = [(height, width), *[(-(-height // y), -(-width // x))] * 2]
+    planes = [rng.choice([0, 16, 128, 240, 255, rng.integers(256)], shape).astype(np.uint8) for shape in shapes]
+    places = [part for plane in planes for part in pad_rows(plane, padding)]
+    out = np.empty((3, height, width), dtype)
+    native.planes_to_channels(*places, x, y, bt709, full, out, isa)
+    luma, *chroma = (p.astype(float) for p in planes)
+    chroma = [c.repeat(y, 0).repeat(x, 1)[:height, :width] - 128 for c in chroma]
+    scaled = (
+        np.stack([luma, *chroma]) if full else np.stack([(luma - 16) * 255 / 219, *(c * 255 / 224 for c in chroma)])
+    )
+    exact = np.tensordot(MATRICES[bt709], scaled, 1).clip(0, 255)
+    levels = out if dtype == np.uint8 else out * 255
+    assert np.abs(levels - exact).max() < 0.51  # rounded to the nearest level
+    assert (np.abs(levels - np.rint(levels)) < 1e-4).all()
+
+
 def test_a_plane_that_is_too_small_is_an_error():
     plane = np.zeros(64, np.uint8)
     with pytest.raises(ValueError, match="smaller than its picture"):
@@ -105,5 +142,9 @@ def test_a_plane_that_is_too_small_is_an_error():
         native.rgb_to_planes(plane, 12, 3, True, plane, 4, plane[:1], 2, plane, 2, 4, 4)
     with pytest.raises(ValueError, match="smaller than its picture"):
         native.split_channels(plane, 24, np.empty((3, 3, 8), np.uint8))
+    with pytest.raises(ValueError, match="smaller than its picture"):
+        native.planes_to_channels(plane, 8, plane[:15], 4, plane, 4, 2, 2, False, False, np.empty((3, 8, 8), np.uint8))
+    with pytest.raises(ValueError, match="a fold is"):
+        native.planes_to_channels(plane, 8, plane, 4, plane, 4, 3, 2, False, False, np.empty((3, 8, 8), np.uint8))
     with pytest.raises(ValueError, match="must be even"):
         native.rgb_to_planes(plane, 9, 3, True, plane, 4, plane, 2, plane, 2, 3, 2)

@@ -187,6 +187,69 @@ def test_a_batch_and_prefetched_items_are_the_items_one_by_one(root: Path):
         list(dataset.prefetch([len(dataset)]))
 
 
+@pytest.mark.parametrize("images", ["float32", "uint8"])
+def test_batches_of_threads_are_those_of_a_loader(root: Path, images: str):
+    dataset = TrajectoryDataset(root, delta_timestamps=DELTAS, images=images)
+    order = np.random.default_rng(0).permutation(len(dataset)).tolist()
+    loader = torch.utils.data.DataLoader(dataset, batch_size=8, sampler=order)
+    batches = list(dataset.batches(8, order, threads=3))
+    assert len(batches) == len(loader)
+    for ours, theirs in zip(batches, loader, strict=True):
+        assert list(ours) == list(theirs)
+        assert all(ours[k] == v if k == "task" else torch.equal(ours[k], v) for k, v in theirs.items())
+        assert all(v.dtype == theirs[k].dtype for k, v in ours.items() if k != "task")
+    assert len(list(dataset.batches(8, order, drop_last=True))) == len(dataset) // 8
+    assert sum(len(b["index"]) for b in dataset.batches(8)) == len(dataset)
+    with pytest.raises(InputError, match="at least 1"):
+        dataset.batches(0)
+    with pytest.raises(InputError, match="at least 1"):
+        dataset.batches(8, threads=0)
+    with pytest.raises(IndexError):
+        list(dataset.batches(8, [len(dataset)]))
+
+
+def test_memory_of_a_batch_is_used_again_only_when_the_batch_is_gone(root: Path):
+    dataset = TrajectoryDataset(root, delta_timestamps={KEY: [0.0]})
+    batches = dataset.batches(15, threads=1, ahead=1)
+    first = next(batches)[KEY]
+    kept, item = first.clone(), first[3]
+    places = {first.data_ptr()}
+    for batch in batches:
+        assert batch[KEY].data_ptr() not in places  # `first` is still in use
+    assert torch.equal(first, kept)
+    del first, batch
+    assert torch.equal(item, kept[3])
+    numbers = [read_number(p.numpy()) for batch in dataset.batches(15, threads=1, ahead=1) for p in batch[KEY]]
+    assert numbers == [*range(30), *range(15)]
+    assert torch.equal(item, kept[3])
+    places = {batch[KEY].data_ptr() for _ in range(3) for batch in dataset.batches(15, threads=1, ahead=1)}
+    assert len(places) < 9
+
+
+def test_frames_of_other_layouts_are_those_of_the_decoder(root: Path, tmp_path: Path):
+    import av
+
+    shutil.copytree(root, tmp_path / "set")
+    for layout, codec, tags in (("yuv444p", "libx264", {}), ("yuv422p10le", "libx264", {}), ("yuv420p", "libx264", 1)):
+        for file in sorted((tmp_path / "set/videos" / KEY).rglob("*.mp4")):
+            pixels = [cams.draw(i) for i in range(30)]
+            colours = [np.stack([p, p // 2, 255 - p], 2) for p in pixels]
+            file.unlink()
+            with av.open(str(file), "w") as out:
+                stream = out.add_stream(codec, rate=30)
+                stream.width, stream.height, stream.pix_fmt = 96, 64, layout
+                if tags:
+                    stream.codec_context.colorspace = 1  # BT.709
+                for colour in colours:
+                    frame = av.VideoFrame.from_ndarray(colour, format="rgb24")
+                    out.mux(stream.encode(frame.reformat(format=layout, dst_colorspace=1 if tags else 5)))
+                out.mux(stream.encode(None))
+        dataset = TrajectoryDataset(tmp_path / "set", delta_timestamps={KEY: [0.0]}, images="uint8")
+        for i in (0, 17, 3):
+            got = dataset[i][KEY].numpy().transpose(1, 2, 0).astype(int)
+            assert np.abs(got - colours[i])[4:12, 4:12].max() <= 12  # the inside of a square, so chroma is its own
+
+
 def test_decoders_that_are_not_there_are_told(root: Path):
     with pytest.raises(InputError, match="did you mean 'pyav'"):
         TrajectoryDataset(root, delta_timestamps={}, decoder="pyaw")

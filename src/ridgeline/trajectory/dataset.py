@@ -149,6 +149,30 @@ class TrajectoryDataset:
             raise InputError("prefetch decodes frames; give delta_timestamps= to TrajectoryDataset.")
         return self._frames.prefetch(range(len(self)) if order is None else order, threads=threads, ahead=ahead)
 
+    def batches(
+        self,
+        batch_size: int,
+        order: Iterable[int] | None = None,
+        *,
+        threads: int = 2,
+        ahead: int | None = None,
+        drop_last: bool = False,
+        pin: bool = False,
+    ) -> Iterator[dict[str, Any]]:
+        """Iterate over batches of items in the given order (default: all), as a DataLoader's; needs delta_timestamps.
+
+        Threads of this process decode frames into the memory of the batch, so nothing is copied between processes.
+        They build up to `ahead` batches (default: threads + 1) before they are asked for. `order` may be a sampler:
+        `dataset.share()`, or one of torch's. With `pin` the frames lie in pinned memory, for copies to a GPU.
+        """
+        if self._frames is None:
+            raise InputError(
+                "batches decodes frames; give delta_timestamps= to TrajectoryDataset, or use a DataLoader."
+            )
+        numbers = range(len(self)) if order is None else order
+        ahead = threads + 1 if ahead is None else ahead
+        return self._frames.batches(batch_size, numbers, threads=threads, ahead=ahead, drop_last=drop_last, pin=pin)
+
     @property
     def names(self) -> tuple[str, ...]:
         """The D columns of a batch, in order."""

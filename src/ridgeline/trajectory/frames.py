@@ -11,9 +11,11 @@ import os
 import sys
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +37,8 @@ from ridgeline.trajectory.readers.streams import describe_error
 from ridgeline.trajectory.stream import Array
 from ridgeline.trajectory.videos import IMAGES, TorchCodecReader, VideoReader, choose_decoder, open_video, to_rgb
 
-OPEN_VIDEOS = 16  # files that a process keeps open
+OPEN_VIDEOS = 16  # files that a thread keeps open
+FREE_BLOCKS = 4  # of one size, that wait for the next batch
 
 
 class _Local(threading.local):
@@ -63,6 +66,39 @@ class _Local(threading.local):
         if self._pool is None and not self.busy:
             self._pool = ThreadPoolExecutor(min(4, os.cpu_count() or 1))
         return self._pool
+
+
+class _Blocks:
+    """Memory of batches that are no longer in use: writing frames to new pages takes twice as long.
+
+    A block comes back when the last array or tensor that lies in it is gone.
+    """
+
+    def __init__(self) -> None:
+        self._free: dict[int, deque[Array]] = {}  # by size; a deque needs no lock
+
+    def __reduce__(self) -> tuple[type[_Blocks], tuple[()]]:
+        return _Blocks, ()
+
+    def take(self, shape: tuple[int, ...], dtype: str) -> Array:
+        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        free = self._free.setdefault(size, deque(maxlen=FREE_BLOCKS))
+        try:
+            block = free.pop()
+        except IndexError:
+            block = np.empty(size, np.uint8)
+        return np.asarray(_Lease(block, free)).view(dtype).reshape(shape)
+
+
+class _Lease:
+    """Owns a block while an array lies in it."""
+
+    def __init__(self, block: Array, free: deque[Array]) -> None:
+        self._block, self._free = block, free
+        self.__array_interface__ = block.__array_interface__
+
+    def __del__(self) -> None:
+        self._free.append(self._block)
 
 
 @dataclass(frozen=True)
@@ -110,8 +146,10 @@ class FrameDataset:
         self.tasks = read_tasks(self.root)
         self._columns, self._wide, self._stored = _read_columns(self.root, self.features)
         self._episodes = self._read_episodes()
-        self._episode_of = np.repeat(np.arange(len(self._episodes)), [e.end - e.start for e in self._episodes])
-        self._local = _Local()
+        self._starts = np.array([e.start for e in self._episodes], np.int64)
+        self._ends = np.array([e.end for e in self._episodes], np.int64)
+        self._episode_of = np.repeat(np.arange(len(self._episodes)), self._ends - self._starts)
+        self._local, self._blocks = _Local(), _Blocks()
 
     def __len__(self) -> int:
         return len(self._episode_of)
@@ -121,23 +159,36 @@ class FrameDataset:
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         """Return several items; each video is decoded in the order of its frames. DataLoader uses this for a batch."""
-        for index in indices:
-            if not -len(self) <= index < len(self):
-                raise IndexError(f"item {index} of {len(self)}")
-        rows = [int(index) % len(self) for index in indices]
-        items = [self._build_numbers(index) for index in rows]
-        self._add_frames(rows, items)
-        return items
+        batch = self._build_batch(indices)
+        return [
+            {name: v[i] if isinstance(v, list) else v[i, ...] for name, v in batch.items()} for i in range(len(indices))
+        ]
 
     def prefetch(self, order: Iterable[int], *, threads: int = 2, ahead: int = 16) -> Iterator[dict[str, Any]]:
         """Iterate over items in the given order; threads decode up to `ahead` items before they are asked for."""
-        if threads < 1 or ahead < 1:
-            raise InputError(f"prefetch(threads={threads}, ahead={ahead}): give at least 1 of each.")
-        waiting: deque[Future[dict[str, Any]]] = deque()
+        _check_threads("prefetch", threads, ahead)
+        return self._run_ahead(self.__getitem__, (int(index) for index in order), threads, ahead)
+
+    def batches(
+        self, batch_size: int, order: Iterable[int], *, threads: int, ahead: int, drop_last: bool, pin: bool
+    ) -> Iterator[dict[str, Any]]:
+        """Iterate over batches of items in the given order; threads build up to `ahead` of them in advance.
+
+        Frames are decoded into the memory of the batch. With `pin`, that memory is pinned, for fast copies to a GPU.
+        """
+        _check_threads("batches", threads, ahead)
+        if batch_size < 1:
+            raise InputError(f"batches({batch_size}): give at least 1 item.")
+        return self._run_ahead(
+            partial(self._build_batch, pin=pin), _group(order, batch_size, drop_last), threads, ahead
+        )
+
+    def _run_ahead(self, work: Callable[[Any], Any], inputs: Iterable[Any], threads: int, ahead: int) -> Iterator[Any]:
+        waiting: deque[Future[Any]] = deque()
         with ThreadPoolExecutor(threads, thread_name_prefix="frames", initializer=self._local.mark_busy) as pool:
             try:
-                for index in order:
-                    waiting.append(pool.submit(self.__getitem__, int(index)))
+                for item in inputs:
+                    waiting.append(pool.submit(work, item))
                     if len(waiting) > ahead:
                         yield waiting.popleft().result()
                 while waiting:
@@ -146,62 +197,90 @@ class FrameDataset:
                 for future in waiting:
                     future.cancel()
 
-    def _build_numbers(self, index: int) -> dict[str, Any]:
-        """Return an item without the frames of its videos."""
-        episode = self._episodes[int(self._episode_of[index])]
-        item: dict[str, Any] = {}
-        for name, values in self._columns.items():
-            rows, pad = self._find_rows(name, index, episode)
-            item[name] = _to_tensor(values[index] if rows is None else values[rows])
-            if pad is not None:
-                item[f"{name}_is_pad"] = _to_tensor(pad)
-        for name, column in self._wide.items():
-            rows, pad = self._find_rows(name, index, episode)
-            item[name] = _to_tensor(column.read([index])[0] if rows is None else column.read(rows.tolist()))
-            if pad is not None:
-                item[f"{name}_is_pad"] = _to_tensor(pad)
-        for name, stored in self._stored.items():
-            rows, pad = self._find_rows(name, index, episode)
-            frames = stored.read([index] if rows is None else rows.tolist(), self.images)
-            item[name] = _to_tensor(frames[0] if len(frames) == 1 else frames)
-            if pad is not None:
-                item[f"{name}_is_pad"] = _to_tensor(pad)
-        item["task"] = self.tasks.get(int(self._columns["task_index"][index]), "")
-        return item
+    def _build_batch(self, indices: Sequence[int], pin: bool = False) -> dict[str, Any]:
+        """Return the values of several items, stacked: [B, …]."""
+        for index in indices:
+            if not -len(self) <= index < len(self):
+                raise IndexError(f"item {index} of {len(self)}")
+        rows = np.asarray(indices, np.int64).reshape(-1) % len(self)
+        episodes = self._episode_of[rows]
+        batch: dict[str, Any] = {}
 
-    def _find_rows(self, name: str, index: int, episode: _Episode) -> tuple[Array | None, Array | None]:
-        """Return the rows of a feature's offsets, held inside the episode, and which ones lay outside."""
+        for name in (*self._columns, *self._wide, *self._stored):
+            wanted, pad = self._find_rows(name, rows, episodes)
+            batch[name] = _to_tensor(self._read_values(name, rows if wanted is None else wanted))
+            if pad is not None:
+                batch[f"{name}_is_pad"] = _to_tensor(pad)
+        batch["task"] = [self.tasks.get(int(i), "") for i in self._columns["task_index"][rows]]
+        frames: dict[str, tuple[Array, tuple[int, ...]]] = {}  # their rows in the table, and the shape of each item's
+        for name in self.video_keys:
+            wanted, pad = self._find_rows(name, rows, episodes)
+            plain = rows if wanted is None else _squeeze(wanted)
+            frames[name] = (rows[:, None] if wanted is None else wanted, plain.shape[1:])
+            batch[name] = None  # holds its place
+            if pad is not None:
+                batch[f"{name}_is_pad"] = _to_tensor(pad)
+        for name, values in self._read_frames(
+            {n: numbers for n, (numbers, _) in frames.items()}, episodes, pin
+        ).items():
+            batch[name] = values.reshape(len(rows), *frames[name][1], *values.shape[1:])
+        return batch
+
+    def _read_values(self, name: str, rows: Array) -> Array:
+        """Return the values of a feature that is no video, for rows [B] or [B, T] of the table."""
+        if name in self._columns:
+            return self._columns[name][rows]
+        if name in self._wide:
+            values = self._wide[name].read(rows.reshape(-1).tolist())
+        else:
+            rows = _squeeze(rows)
+            values = self._stored[name].read(rows.reshape(-1).tolist(), self.images)
+        return values.reshape(*rows.shape, *values.shape[1:])
+
+    def _find_rows(self, name: str, rows: Array, episodes: Array) -> tuple[Array | None, Array | None]:
+        """Return the rows [B, T] of a feature's offsets, held inside the episodes, and which ones lay outside."""
         if name not in self.deltas:
             return None, None
-        requested = index + self.deltas[name]
-        rows = requested.clip(episode.start, episode.end - 1)
-        return rows, requested != rows
+        requested = rows[:, None] + self.deltas[name]
+        held = requested.clip(self._starts[episodes, None], self._ends[episodes, None] - 1)
+        return held, requested != held
 
-    def _add_frames(self, rows: Sequence[int], items: Sequence[dict[str, Any]]) -> None:
-        """Decode the frames of all items, one video file after the other, and add them to the items."""
-        by_file: dict[Path, list[tuple[int, str, list[int], Array | None]]] = {}
-        for place, index in enumerate(rows):
-            episode = self._episodes[int(self._episode_of[index])]
-            for name in self.video_keys:
-                row_numbers, pad = self._find_rows(name, index, episode)
-                path, first = episode.videos[name]
-                in_file = (np.array([index]) if row_numbers is None else row_numbers) - episode.start + first
-                by_file.setdefault(path, []).append((place, name, in_file.tolist(), pad))
+    def _read_frames(self, wanted: Mapping[str, Array], episodes: Array, pin: bool) -> dict[str, Any]:
+        """Decode frames by their rows [B, T] in the table: {feature: [B · T, C, H, W]}, one file after the other."""
         self._local.forget_parent()
-        jobs = [(self._get_reader(path, len(by_file)), requests) for path, requests in by_file.items()]
+        jobs: list[tuple[str, VideoReader | TorchCodecReader, list[int], list[int]]] = []
+        files: dict[tuple[str, Path], tuple[list[int], list[int]]] = {}
+        for name, numbers in wanted.items():
+            for item, (episode, row) in enumerate(zip(episodes.tolist(), numbers.tolist(), strict=True)):
+                path, first = self._episodes[episode].videos[name]
+                in_file, places = files.setdefault((name, path), ([], []))
+                in_file += [n - self._episodes[episode].start + first for n in row]
+                places += range(item * len(row), (item + 1) * len(row))
+        for (name, path), (in_file, places) in files.items():
+            jobs.append((name, self._get_reader(path, len(files)), in_file, places))
+        out: dict[str, Any] = {}
+        for name, reader, _, _ in jobs:
+            if name not in out:
+                width, height = reader.size
+                out[name] = self._allocate((wanted[name].size, 3, height, width), pin)
 
-        def decode(job: tuple[VideoReader | TorchCodecReader, list[tuple[int, str, list[int], Array | None]]]) -> Any:
-            return job[0].read([n for _, _, numbers, _ in job[1] for n in numbers], self.images)
+        def decode(job: tuple[str, VideoReader | TorchCodecReader, list[int], list[int]]) -> None:
+            name, reader, in_file, places = job
+            reader.read(in_file, out[name], places)
 
         pool = self._local.get_pool() if len(jobs) > 1 and not _is_worker() else None
-        for (_, requests), frames in zip(jobs, pool.map(decode, jobs) if pool else map(decode, jobs), strict=True):
-            at = 0
-            for place, name, numbers, pad in requests:
-                part = frames[at : at + len(numbers)]
-                at += len(numbers)
-                items[place][name] = _to_tensor(part[0] if len(numbers) == 1 else part)
-                if pad is not None:
-                    items[place][f"{name}_is_pad"] = _to_tensor(pad)
+        for _ in pool.map(decode, jobs) if pool else map(decode, jobs):
+            pass
+        return {name: _to_tensor(values) for name, values in out.items()}
+
+    def _allocate(self, shape: tuple[int, ...], pin: bool) -> Any:
+        """Return memory for frames: an array, or a tensor that is pinned or on the GPU."""
+        if self.device == "cpu" and not pin:
+            return self._blocks.take(shape, self.images)
+        import torch
+
+        pinned = pin and self.device == "cpu"
+        return torch.empty(shape, dtype=getattr(torch, self.images), device=self.device, pin_memory=pinned)
 
     def _get_reader(self, path: Path, needed: int) -> VideoReader | TorchCodecReader:
         files = self._local.files
@@ -343,6 +422,24 @@ def _read_columns(
         columns[name] = values
     readers = {n: _WideColumn(n, files, features[n]["shape"], features[n]["dtype"]) for n in wide}
     return columns, readers, {n: _StoredImages(root, n, files) for n in images}
+
+
+def _group(order: Iterable[int], size: int, drop_last: bool) -> Iterator[list[int]]:
+    numbers = iter(order)
+    while group := [int(n) for n in islice(numbers, size)]:
+        if len(group) < size and drop_last:
+            return
+        yield group
+
+
+def _squeeze(rows: Array) -> Array:
+    """Return rows [B] in place of [B, 1]: LeRobot gives a single frame without an axis for offsets."""
+    return rows[:, 0] if rows.ndim == 2 and rows.shape[1] == 1 else rows
+
+
+def _check_threads(what: str, threads: int, ahead: int) -> None:
+    if threads < 1 or ahead < 1:
+        raise InputError(f"{what}(threads={threads}, ahead={ahead}): give at least 1 of each.")
 
 
 def _is_worker() -> bool:

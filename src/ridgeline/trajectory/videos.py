@@ -504,15 +504,34 @@ class VideoReader:
     def close(self) -> None:
         self._file.close()
 
-    def read(self, numbers: Sequence[int], images: str = "float32") -> Array:
-        """Return frames [N, C, H, W] by their numbers, which may repeat."""
-        out: Array = np.empty(0)
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height."""
+        return self._stream.codec_context.width, self._stream.codec_context.height
+
+    def read(self, numbers: Sequence[int], out: Array, places: Sequence[int]) -> None:
+        """Write frames by their numbers, which may repeat, to `out` [N, C, H, W] (uint8 or float32) at `places`."""
         for at in np.argsort(numbers, kind="stable").tolist():
-            rgb = _to_rgb_frame(self._decode(numbers[at]), self._convert)
-            if not out.size:
-                out = np.empty((len(numbers), 3, rgb.height, rgb.width), np.dtype(images))
-            native.split_channels(_view(rgb.planes[0]), rgb.planes[0].line_size, out[at])
-        return out
+            frame = self._decode(numbers[at])
+            if (frame.height, frame.width) != out.shape[2:]:
+                raise InputError(
+                    f"the video '{self.path}', frame {numbers[at]}: its size is {frame.width} × {frame.height}, and "
+                    f"{out.shape[3]} × {out.shape[2]} is expected; copy the dataset again."
+                )
+            self._write_channels(frame, out[places[at]])
+
+    def _write_channels(self, frame: Any, out: Array) -> None:
+        """Write the pixels of a frame to `out` [3, H, W]: by our own loop, or, for other layouts, by FFmpeg."""
+        folds = _CHROMA_FOLDS.get(frame.format.name)
+        if folds is None:
+            rgb = _to_rgb_frame(frame, self._convert)
+            native.split_channels(_view(rgb.planes[0]), rgb.planes[0].line_size, out)
+            return
+        y, u, v = frame.planes
+        folds = 3 - folds[0], 3 - folds[1]
+        is_full = find_range(frame) == FULL_RANGE
+        places = (_view(y), y.line_size, _view(u), u.line_size, _view(v), v.line_size)
+        native.planes_to_channels(*places, *folds, find_matrix(frame) == BT709, is_full, out)
 
     def iterate(self, first: int, count: int) -> Iterator[Any]:
         """Iterate over consecutive frames, as the decoder gives them."""
@@ -557,8 +576,27 @@ class TorchCodecReader:
     def close(self) -> None:
         self._decoder = None
 
-    def read(self, numbers: Sequence[int], images: str = "float32") -> Any:
-        """Return frames [N, C, H, W] by their numbers, which may repeat."""
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height."""
+        return int(self._decoder.metadata.width), int(self._decoder.metadata.height)
+
+    def read(self, numbers: Sequence[int], out: Any, places: Sequence[int]) -> None:
+        """Write frames by their numbers, which may repeat, to `out` [N, C, H, W], an array or a tensor, at `places`."""
+        import torch
+
+        target = torch.from_numpy(out) if isinstance(out, np.ndarray) else out
+        frames = self._decode(numbers)
+        if frames.shape[1:] != target.shape[1:]:
+            raise InputError(
+                f"the video '{self.path}': its frames have the size {frames.shape[3]} × {frames.shape[2]}, and "
+                f"{target.shape[3]} × {target.shape[2]} is expected; copy the dataset again."
+            )
+        scaled = frames if target.dtype == torch.uint8 else frames.float().div_(255)
+        target[torch.as_tensor(places, device=target.device)] = scaled
+
+    def _decode(self, numbers: Sequence[int]) -> Any:
+        """Return frames [N, C, H, W], uint8."""
         try:
             if numbers and (last := max(numbers)) >= len(self._decoder):
                 raise InputError(
@@ -568,13 +606,13 @@ class TorchCodecReader:
             stamps = np.asarray(batch.pts_seconds)
             if np.abs(stamps * self._fps - np.asarray(numbers)).max(initial=0) > 0.5 and not self._is_exact:
                 self._decoder, self._is_exact = self._open("exact"), True  # a file whose header counts otherwise
-                return self.read(numbers, images)
+                return self._decode(numbers)
         except (RuntimeError, IndexError, ValueError) as error:
             raise InputError(
                 f"the video '{self.path}', frames {min(numbers)} to {max(numbers)}: {_get_first_line(error)}; copy the "
                 "dataset again."
             ) from error
-        return batch.data if images == "uint8" else batch.data.float().div_(255)
+        return batch.data
 
     def _open(self, mode: str) -> Any:
         from torchcodec.decoders import VideoDecoder
