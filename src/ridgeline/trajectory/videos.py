@@ -32,9 +32,10 @@ GOP = 2  # as LeRobot's: random access costs two frames at most
 _CRF = {"h264": 23, "av1": 30}
 _HIGHEST_CRF = {"h264": 51, "av1": 63}
 _ENCODERS = {"h264": "libx264", "av1": "libsvtav1"}
-# Ultrafast with CABAC and deblocking takes half the CPU time of veryfast, and is nearer to the images at the same CRF.
+# Ultrafast has neither CABAC nor deblocking. With both, a frame of a photograph takes 1.8 times as long to encode and
+# 2.5 to 3.2 times as long to decode, for a file that is 4 to 11 % smaller and as near to the original.
 _SPEED = {
-    "h264": {"preset": "ultrafast", "x264-params": "cabac=1:deblock=0,0", "bf": "0"},
+    "h264": {"preset": "ultrafast", "bf": "0"},
     "av1": {"preset": "10", "svtav1-params": "pred-struct=1"},
 }
 QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
