@@ -32,8 +32,9 @@ from ridgeline.trajectory.features import (
 from ridgeline.trajectory.media import EpisodeMedia, Written, load_media, save_media, write_media
 from ridgeline.trajectory.readers import ReadOptions
 from ridgeline.trajectory.readers.calibration import Calibration
+from ridgeline.trajectory.readers.lerobot import INFO
 from ridgeline.trajectory.stream import Aligned, Array, Span, Stream, join_names
-from ridgeline.trajectory.videos import COPY, GOP, VideoSettings
+from ridgeline.trajectory.videos import CODECS, COPY, GOP, VideoSettings
 from ridgeline.trajectory.writers import lerobot, npz
 
 Report = Callable[[str], None]
@@ -440,6 +441,8 @@ def _convert_to_dataset(
         for result in results:
             each(result)
         return results
+    if append and settings.codec is None:
+        settings = replace(settings, codec=_find_codec(out, settings))
     store = out.parent / f".{out.name}.episodes"
     _create_folder(out.parent)
     results = []
@@ -473,6 +476,18 @@ def _convert_to_dataset(
     if not failed or not episodes:
         discard_dir(store)
     return results
+
+
+def _find_codec(path: Path, settings: ConversionSettings) -> str | None:
+    """Return the codec that the videos of a dataset have, for episodes that are added to it."""
+    try:
+        features = json.loads((path / INFO).read_text())["features"]
+    except (OSError, ValueError, KeyError):
+        return None
+    codecs = {lerobot.find_codec(features.get(f"observation.images.{name}", {})) for name in settings.cameras} - {""}
+    if "mjpeg" in codecs:
+        return COPY
+    return codecs.pop() if len(codecs) == 1 and codecs <= {*CODECS} else None
 
 
 def _add_missing(result: ConversionResult, loaded: Sequence[tuple[Path, Sequence[Aligned]]]) -> ConversionResult:

@@ -132,6 +132,7 @@ def merge_contents(parts: Sequence[Contents], places: Sequence[str]) -> Contents
                     f"{camera['dtype']} {camera['shape']} in {place}; write recordings of other cameras to another "
                     "dataset."
                 )
+            _check_codec(name, known_camera, known_place, camera, place)
     for part, place in zip(parts, places, strict=True):
         if missing := sorted(set(cameras) - set(part.cameras)):
             raise InputError(f"{place} has no {missing[0]}, which others have; leave one of them out.")
@@ -359,6 +360,23 @@ def check_same_features(path: Path, before: Mapping[str, Any] | None, info: Mapp
             raise InputError(
                 f"'{name}' is {a[0]} {a[1]} in '{path}' and {b[0]} {b[1]} in the new episodes; resample alike."
             )
+        _check_codec(name, old[name], f"'{path}'", new[name], "the new episodes")
+
+
+def find_codec(feature: Mapping[str, Any]) -> str:
+    """Return the codec that info.json names for a video; "" if it names none."""
+    about = feature.get("info") or feature.get("video_info") or {}
+    return str(about.get("video.codec") or "")
+
+
+def _check_codec(name: str, a: Mapping[str, Any], place_a: str, b: Mapping[str, Any], place_b: str) -> None:
+    """Refuse videos of two codecs: info.json names one codec for a feature."""
+    codec_a, codec_b = find_codec(a), find_codec(b)
+    if codec_a and codec_b and codec_a != codec_b:
+        raise InputError(
+            f"{name} is {codec_a} in {place_a} and {codec_b} in {place_b}, and a LeRobot dataset names one codec for a "
+            "feature; give all of them the same --codec, or write them to another dataset."
+        )
 
 
 def _count_files(folder: Path, suffix: str) -> int:
@@ -409,6 +427,7 @@ def _describe_cameras(media: Sequence[EpisodeMedia], episodes: int, fps: float) 
                     f"{m.feature} is {known['dtype']} {known['shape']} in episode 0 and {feature['dtype']} "
                     f"{feature['shape']} in episode {number}; write recordings of other cameras to another dataset."
                 )
+            _check_codec(m.feature, known, "episode 0", feature, f"episode {number}")
     for number, episode in enumerate(media):
         if missing := sorted(set(out) - {m.feature for m in episode.media}):
             raise InputError(f"episode {number} has no {missing[0]}, which others have; leave one of them out.")
