@@ -7,6 +7,7 @@ import io
 import json
 import os
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,9 @@ def encode(pixels: np.ndarray, codec: str = "mjpeg", layout: str = "yuvj420p") -
     return b"".join(bytes(p) for p in [*encoder.encode(frame), *encoder.encode(None)])
 
 
-def encode_video(count: int, codec: str = "libx264", gop: int = 15, first: int = 0) -> list[bytes]:
+def encode_video(
+    count: int, codec: str = "libx264", gop: int = 15, first: int = 0, layout: str = "yuv420p"
+) -> list[bytes]:
     """Access units of a video without reordering, a key frame each `gop` frames."""
     os.environ.setdefault("SVT_LOG", "1")
     form = {"libx264": "h264", "libx265": "hevc", "libsvtav1": "obu"}[codec]
@@ -92,7 +95,7 @@ def encode_video(count: int, codec: str = "libx264", gop: int = 15, first: int =
         options = {"g": str(gop), "preset": "12", "svtav1-params": "pred-struct=1"}
     with av.open(io.BytesIO(), "w", format=form) as out:
         stream = out.add_stream(codec, rate=30)
-        stream.width, stream.height, stream.pix_fmt = *SIZE, "yuv420p"
+        stream.width, stream.height, stream.pix_fmt = *SIZE, layout
         stream.options = options
         frames = [
             av.VideoFrame.from_ndarray(np.repeat(draw(first + i)[..., None], 3, 2), format="rgb24")
@@ -100,6 +103,21 @@ def encode_video(count: int, codec: str = "libx264", gop: int = 15, first: int =
         ]
         with keep_scheduling():
             return [bytes(p) for f in [*frames, None] for p in stream.encode(f)]
+
+
+def encode_reordered(count: int) -> list[tuple[int, bytes]]:
+    """(number of the picture, access unit) of an H.264 video with B-frames, in the order of sending."""
+    with av.open(io.BytesIO(), "w", format="h264") as out:
+        stream = out.add_stream("libx264", rate=30)
+        stream.width, stream.height, stream.pix_fmt = *SIZE, "yuv420p"
+        stream.codec_context.max_b_frames = 2
+        stream.options = {"g": "15", "bf": "2", "preset": "fast", "x264-params": "b-adapt=0:repeat-headers=1"}
+        packets = []
+        for i in range(count):
+            frame = av.VideoFrame.from_ndarray(np.repeat(draw(i)[..., None], 3, 2), format="rgb24")
+            frame.pts, frame.time_base = i, Fraction(1, 30)
+            packets += stream.encode(frame)
+        return [(int(p.pts), bytes(p)) for p in [*packets, *stream.encode(None)]]
 
 
 def stamp(time: int) -> dict[str, int]:

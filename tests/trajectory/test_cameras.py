@@ -31,8 +31,18 @@ from ridgeline.trajectory import (
     videos,
 )
 from ridgeline.trajectory.cameras import Camera, pick_pictures
-from ridgeline.trajectory.pictures import Picture, build_depth, build_frame, inspect, name_codec, unpack_depth
+from ridgeline.trajectory.media import PictureDecoder
+from ridgeline.trajectory.pictures import (
+    Picture,
+    build_depth,
+    build_frame,
+    find_units,
+    inspect,
+    name_codec,
+    unpack_depth,
+)
 from ridgeline.trajectory.readers import ReadOptions
+from ridgeline.trajectory.readers.images import read_picture
 from ridgeline.trajectory.stream import build_track
 from ridgeline.trajectory.videos import to_rgb
 from ridgeline.trajectory.writers.lerobot import compute_stats, merge_stats
@@ -159,6 +169,23 @@ def test_yuv_encodings_have_videos_range(encoding: str):
     assert rgb.min() >= 253
 
 
+@pytest.mark.parametrize(("encoding", "chroma"), [("nv12", 1), ("nv21", 1), ("nv24", 2)])
+def test_padded_rows_of_planar_images_are_left_out(encoding: str, chroma: int):
+    rng = np.random.default_rng(0)
+    luma, pairs = (
+        rng.integers(16, 235, (8, 6), np.uint8),
+        rng.integers(16, 240, (8 // (3 - chroma), 6 * chroma), np.uint8),
+    )
+    plain = Picture(encoding, luma.tobytes() + pairs.tobytes(), 6, 8, 6)
+    wide = np.pad(luma, ((0, 0), (0, 4))).tobytes() + np.pad(pairs, ((0, 0), (0, 4 * chroma))).tobytes()
+    padded = Picture(encoding, wide, 6, 8, 10)
+    convert = av.video.reformatter.VideoReformatter()
+    assert inspect(padded).fault == ""
+    np.testing.assert_array_equal(to_rgb(build_frame(padded), convert), to_rgb(build_frame(plain), convert))
+    assert "of 120 bytes" in inspect(Picture(encoding, wide[:100], 6, 8, 10)).fault or chroma == 2
+    assert "do not hold 6 pixels" in inspect(Picture(encoding, wide, 6, 8, 5)).fault
+
+
 @pytest.mark.parametrize("kind", [np.uint16, np.float32])
 @pytest.mark.parametrize("big_endian", [False, True])
 @pytest.mark.parametrize("pad", [0, 6])
@@ -175,6 +202,30 @@ def test_compressed_depth_is_exact_or_turns_back_into_meters():
     assert unpack_depth(struct.pack("<iff", 0, 0, 0), values) is values
     meters = unpack_depth(struct.pack("<iff", 0, 100.0, -1.0), values)
     np.testing.assert_allclose(meters, [[np.nan, 100 / 1001, 100 / 2001]], rtol=1e-6)
+
+
+@pytest.mark.parametrize(("text", "exact"), [("16UC1; compressedDepth png", True), ("32FC1; compressedDepth", False)])
+def test_the_head_of_compressed_depth_counts_for_floats_only(text: str, exact: bool):
+    """image_transport leaves the head of 16UC1 as it was in memory."""
+    values = np.arange(48, dtype=np.uint16).reshape(6, 8) * 100
+    data = struct.pack("<iff", 0, 100.0, -1.0) + cams.encode(values, "png", "gray16be")
+    picture = read_picture({"format": text, "data": data})
+    camera = Camera("/depth", np.zeros(1), picture.codec, 8, 6, depth=True)
+    [(_, got)] = PictureDecoder(camera).decode(0, picture)
+    if exact:
+        np.testing.assert_array_equal(got, values)
+    else:
+        np.testing.assert_allclose(got[0, 1:], 100 / (values[0, 1:].astype(float) + 1), rtol=1e-6)
+
+
+def test_jpeg_of_12_bits_and_with_arithmetic_coding_is_refused_by_name():
+    image = bytearray(cams.encode(draw(3)))
+    frame = image.index(b"\xff\xc0")
+    assert inspect(Picture("jpeg", bytes(image))).fault == ""
+    image[frame + 4] = 12
+    assert "12 bits" in inspect(Picture("jpeg", bytes(image))).fault
+    image[frame + 4], image[frame + 1] = 8, 0xC9
+    assert "arithmetic" in inspect(Picture("jpeg", bytes(image))).fault
 
 
 @pytest.mark.parametrize(
@@ -558,6 +609,95 @@ def test_packets_that_fit_are_copied_pixel_for_pixel(tmp_path: Path, encoder: st
     assert len(got) >= 28
     for number, pixels in enumerate(got):
         np.testing.assert_array_equal(pixels, want[number])
+
+
+@pytest.mark.parametrize(("encoder", "layout"), [("libx264", "yuv444p"), ("libx265", "yuv420p10le")])
+def test_the_layout_of_copied_packets_is_in_the_index(tmp_path: Path, encoder: str, layout: str):
+    result = convert_video(
+        tmp_path, cams.encode_video(30, encoder, layout=layout), "h264" if encoder == "libx264" else "h265"
+    )
+    assert any("copied" in note for note in result.notes)
+    about = json.loads((tmp_path / "set/meta/info.json").read_text())["features"][f"{IMAGES}video"]["info"]
+    assert about["video.pix_fmt"] == layout
+
+
+def test_parameter_sets_that_come_once_serve_every_episode(tmp_path: Path):
+    first, *rest = cams.encode_video(60)
+    bare = [b"".join(u[a:b] for kind, a, b in find_units(u, "h264") if kind not in (7, 8)) for u in rest]
+    items = [*cams.video_messages([first, *bare]), *cams.joints(2.0)]
+    gate = [(t, t, "/gate", "std_msgs/msg/String", {"data": ""}) for t in (EPOCH + NS // 100, EPOCH + 9 * NS // 10)]
+    path = cams.mcap(tmp_path / "v.mcap", sorted([*items, *gate], key=lambda m: m[0]))
+    (result,) = write(path, tmp_path / "set", cameras={"video": VIDEO}, cuts=("marker=/gate",))
+    assert (result.error, result.lost, result.episodes) == (None, {}, 2)
+    dataset = TrajectoryDataset(tmp_path / "set", delta_timestamps={})
+    numbers = [read_number(dataset[i][f"{IMAGES}video"].numpy()) for i in range(len(dataset))]
+    assert numbers == sorted(numbers)
+    assert set(numbers) >= set(range(1, 58))
+
+
+def test_a_video_without_parameter_sets_is_told(tmp_path: Path):
+    units = [
+        b"".join(u[a:b] for kind, a, b in find_units(u, "h264") if kind not in (7, 8)) for u in cams.encode_video(30)
+    ]
+    result = convert_video(tmp_path, units)
+    assert "no picture can be decoded" in (result.error or "")
+
+
+def test_b_frames_need_the_stamps_of_their_pictures(tmp_path: Path):
+    packets = cams.encode_reordered(30)
+    assert [n for n, _ in packets] != list(range(30))
+    result = convert_video(tmp_path, [data for _, data in packets])
+    assert "B-frames" in (result.error or "")
+    assert not (tmp_path / "set").exists()
+    times = cams.ticks(30, 2.0)
+    items = [
+        (t, t, VIDEO, "foxglove_msgs/msg/CompressedVideo", {
+            "timestamp": cams.stamp(times[number]), "frame_id": "", "data": data, "format": "h264"
+        })
+        for t, (number, data) in zip(times, packets, strict=False)
+    ]  # fmt: skip
+    path = cams.mcap(tmp_path / "b.mcap", sorted([*items, *cams.joints(1.0)], key=lambda m: m[0]))
+    (result,) = write(path, tmp_path / "set", cameras={"video": VIDEO}, sort=True)
+    assert (result.error, result.lost) == (None, {})
+    assert [read_number(p) for _, p in read_video(tmp_path / "set", "video")][:29] == list(range(29))
+
+
+def test_a_feature_has_one_codec(log: Path, tmp_path: Path):
+    """info.json names one codec for a feature."""
+    other = cams.mcap(tmp_path / "other.mcap", cams.messages(0.5))
+    write(log, tmp_path / "set", cameras={"front": FRONT}, codec="av1")
+    (result,) = write(other, tmp_path / "set", cameras={"front": FRONT}, append=True)  # takes the codec of the dataset
+    assert result.error is None
+    files = sorted((tmp_path / "set/videos").rglob("*.mp4"))
+    names = set()
+    for file in files:
+        with av.open(str(file)) as video:
+            names.add(video.streams.video[0].codec_context.name)
+    assert len(files) == 2
+    assert all("av1" in name or "dav1d" in name for name in names)
+    third = cams.mcap(tmp_path / "third.mcap", cams.messages(0.7))
+    before = (tmp_path / "set/meta/info.json").read_bytes()
+    with pytest.raises(InputError, match=r"is av1 in .* and h264 in the new episodes"):
+        write(third, tmp_path / "set", cameras={"front": FRONT}, append=True, codec="h264")
+    assert (tmp_path / "set/meta/info.json").read_bytes() == before
+    (result,) = write(other, tmp_path / "set", cameras={"front": FRONT}, append=True)
+    assert result.skipped
+
+
+def test_packets_of_an_episode_are_encoded_again_if_those_of_another_must_be(tmp_path: Path):
+    units = cams.encode_video(60, "libx265")
+    items = [*cams.video_messages(units, "h265"), *cams.joints(2.0)]
+    gate = [(t, t, "/gate", "std_msgs/msg/String", {"data": ""}) for t in (EPOCH + NS // 100, EPOCH + NS)]
+    without = [m for m in items if m[2] != VIDEO or not 0.3 < (m[1] - EPOCH) / NS < 0.6]
+    for part, codec in ((items, "hevc"), (without, "h264")):
+        path = cams.mcap(tmp_path / f"{codec}.mcap", sorted([*part, *gate], key=lambda m: m[0]))
+        (result,) = write(path, tmp_path / codec, cameras={"video": VIDEO}, cuts=("marker=/gate",))
+        assert result.error is None
+        about = json.loads((tmp_path / codec / "meta/info.json").read_text())["features"][f"{IMAGES}video"]["info"]
+        assert about["video.codec"] == codec
+        for file in (tmp_path / codec / "videos").rglob("*.mp4"):
+            with av.open(str(file)) as video:
+                assert video.streams.video[0].codec_context.name == codec
 
 
 def test_packets_with_a_gap_another_rate_or_codec_are_encoded_again_and_that_is_said(tmp_path: Path):

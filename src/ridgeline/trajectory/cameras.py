@@ -34,7 +34,8 @@ class Camera:
     height: int
     depth: bool = False
     faults: Mapping[int, str] = field(default_factory=dict)  # number of a picture that cannot be decoded -> why
-    keys: Array = field(default_factory=lambda: np.ones(0, bool))  # [S] where a decoder can start
+    keys: Array = field(default_factory=lambda: np.ones(0, bool))  # [S] key frames
+    starts: Array = field(default_factory=lambda: np.ones(0, bool))  # [S] key frames with parameter sets
     bytes: int = 0
     changes_to: tuple[int, int] | None = None  # a second size of its pictures
     episode: str = ""

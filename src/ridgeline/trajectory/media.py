@@ -126,6 +126,7 @@ def write_media(
         worker = _Worker(request, folder, fps, settings, choose_codec, as_files, threads)
         by_reader.setdefault(id(request.camera.take), []).append(worker)
     workers = [worker for group in by_reader.values() for worker in group]
+    _copy_all_or_none(workers)
     total = max(1, sum({w.request.camera.source: len(w.request.camera) for w in workers}.values()))
     done = 0
 
@@ -145,6 +146,18 @@ def write_media(
         by_episode.setdefault(worker.request.episode, []).append(worker)
     numbers = [next((r.episode for r in requests), -1) for requests in episodes]
     return [_collect(by_episode.get(number, [])) for number in numbers]
+
+
+def _copy_all_or_none(workers: Sequence[_Worker]) -> None:
+    """Encode all episodes of a camera if one of them must be: a feature of a dataset has one codec."""
+    encoded = {w.request.camera.source for w in workers if not w.copies and w.request.camera.is_video}
+    for worker in workers:
+        camera = worker.request.camera
+        if worker.copies and camera.source in encoded and camera.codec != worker.settings.codec:
+            worker.copies = False
+            worker.note = (
+                f"{camera.name}: encoded again as {worker.settings.codec}, because another episode cannot be copied."
+            )
 
 
 def _feed(workers: Sequence[_Worker], count: Callable[[], None]) -> None:
@@ -205,6 +218,7 @@ class PictureDecoder:
     def __init__(self, camera: Camera) -> None:
         self.camera = camera
         self._decoder: Any = None
+        self._last = -1  # the frame of a video that came out last
 
     def decode(self, number: int, picture: Picture) -> list[tuple[int, Any]]:
         """Return the pictures that come out of the decoder, with their numbers."""
@@ -217,7 +231,8 @@ class PictureDecoder:
         if picture.codec in DEPTHS:
             return [(number, build_depth(picture))]
         if picture.codec == DEPTH_RVL:
-            return [(number, unpack_depth(bytes(picture.data[:12]), unpack_rvl(bytes(picture.data))))]
+            values = unpack_rvl(bytes(picture.data))
+            return [(number, unpack_depth(bytes(picture.data[:12]), values) if picture.inverse else values)]
         if picture.codec in RAW:
             return [(number, build_frame(picture))]
         av = import_av("decoding cameras")
@@ -229,14 +244,15 @@ class PictureDecoder:
         packet.pts = number
         frames = self._decoder.decode(packet)
         if picture.codec in VIDEO_CODECS:
-            return [(int(f.pts), self._check(f)) for f in frames if f.pts is not None]
+            return [(self._check_order(int(f.pts)), self._check(f)) for f in frames if f.pts is not None]
         if not frames:
             raise ValueError("no picture comes out of it")
         frame = self._check(frames[0])
         if not camera.depth:
             return [(number, frame)]
         values = frame.to_ndarray(format="gray16le")
-        return [(number, unpack_depth(bytes(picture.data[:12]), values) if picture.codec == DEPTH_PNG else values)]
+        is_inverse = picture.codec == DEPTH_PNG and picture.inverse
+        return [(number, unpack_depth(bytes(picture.data[:12]), values) if is_inverse else values)]
 
     def _check(self, frame: Any) -> Any:
         """Refuse a frame that the decoder had to guess, or that has another size."""
@@ -251,7 +267,18 @@ class PictureDecoder:
         """Return the frames of a video that are still in the decoder."""
         if self._decoder is None or not self.camera.is_video:
             return []
-        return [(int(f.pts), f) for f in self._decoder.decode(None) if f.pts is not None]
+        return [(self._check_order(int(f.pts)), f) for f in self._decoder.decode(None) if f.pts is not None]
+
+    def _check_order(self, number: int) -> int:
+        """Refuse frames that a decoder gives in another order than their stamps: B-frames with stamps of sending."""
+        times, last = self.camera.times, self._last
+        self._last = number
+        if number < last and times[number] < times[last]:
+            raise InputError(
+                f"{self.camera.name}: its video has B-frames, and the stamps of its packets are not in the order of "
+                "its pictures; record without B-frames, or with the stamps of the pictures."
+            )
+        return number
 
 
 class _Worker:
@@ -268,7 +295,7 @@ class _Worker:
         threads: int = 1,
     ) -> None:
         self._as_files, self._threads = as_files, threads
-        self.request, self._folder, self._fps, self._settings = request, folder, fps, settings
+        self.request, self._folder, self._fps, self.settings = request, folder, fps, settings
         numbers = request.picks.numbers
         starts = np.flatnonzero(np.diff(numbers, prepend=numbers[:1] - 1)) if len(numbers) else np.zeros(0, int)
         ends = [*starts[1:].tolist(), len(numbers)]
@@ -280,6 +307,7 @@ class _Worker:
         self._at = 0  # the run that is written next
         self._ready: dict[int, Any] = {}  # decoded pictures that wait for their turn
         self._failed: set[int] = set()
+        self._copied: set[int] = set()  # pictures whose packets were copied, and that came out of the decoder
         self._owed = 0  # ticks before the first good picture
         self.valid = request.picks.valid.copy()
         self.lost, self.reason = 0, ""
@@ -290,7 +318,7 @@ class _Worker:
         self._thread = threading.Thread(target=self._run, name=f"camera {request.name}", daemon=True)
         self._writer: Any = None
         self._decoder = PictureDecoder(request.camera)
-        self._copies, self.note = (
+        self.copies, self.note = (
             (False, "") if as_files else _plan_copy(request, self._runs, fps, settings, choose_codec)
         )
         self._copies_jpeg = settings.copy_jpeg and request.camera.codec == "jpeg" and not as_files
@@ -300,7 +328,7 @@ class _Worker:
 
     def put(self, number: int, picture: Picture) -> None:
         """Hand over a picture; raise the error of the thread if it has one."""
-        if (self._copies or picture.codec in VIDEO_CODECS) or number in self._requested:
+        if (self.copies or picture.codec in VIDEO_CODECS) or number in self._requested:
             self._send((number, picture))
 
     def close(self) -> None:
@@ -384,7 +412,7 @@ class _Worker:
         except Exception as error:  # each decoder has its own errors for damaged data
             self._lose(number, describe_error(error))
             decoded = []
-        if self._copies:
+        if self.copies:
             self._copy(number, picture, decoded)
             return
         keeps_file = picture.codec in SUFFIXES if self._as_files else self._copies_jpeg
@@ -441,7 +469,7 @@ class _Worker:
             self._writer = JpegWriter(path, *self._size, self._fps, value, frames)
         else:
             self._size = (value.width, value.height)
-            self._writer = VideoWriter(path, *self._size, self._fps, self._settings, frames, self._threads)
+            self._writer = VideoWriter(path, *self._size, self._fps, self.settings, frames, self._threads)
 
     def _copy(self, number: int, picture: Picture, decoded: list[tuple[int, Any]]) -> None:
         """Copy the packet of the next tick; its decoded picture only counts for the statistics."""
@@ -458,12 +486,23 @@ class _Worker:
             path = self._folder / self.file
             self._writer = RemuxWriter(path, picture.codec, *size, self._fps, data, frames)
         self._writer.write_packet(data, bool(self.request.camera.keys[number]))
-        for _, frame in decoded:
-            self._writer.statistics.add(frame)
-        if not decoded:
-            self._lose(number, "no picture comes out of it")
-            self.valid[self._runs[self._at][1] : self._runs[self._at][2]] = False
+        self._add_copied(decoded)
         self._at += 1
+
+    def _add_copied(self, decoded: list[tuple[int, Any]]) -> None:
+        """Take the frames of copied packets into account; a decoder may give them some packets later."""
+        for number, frame in decoded:
+            self._copied.add(number)
+            self._writer.pixels = frame.format.name
+            self._writer.statistics.add(frame)
+
+    def _end_copy(self) -> None:
+        """Count the copied packets that gave no frame."""
+        self._add_copied(self._decoder.flush())
+        for number, first, end in self._runs[: self._at]:
+            if number not in self._copied:
+                self._lose(number, "no picture comes out of it")
+                self.valid[first:end] = False
 
     def _lose(self, number: int, reason: str) -> None:
         if number in self._failed or number not in self._requested:
@@ -473,11 +512,13 @@ class _Worker:
         self.reason = self.reason or reason
 
     def _end(self) -> None:
-        for number, frame in self._decoder.flush():
-            if number in self._requested and not self._copies:
+        if self.copies and self._writer is not None:
+            self._end_copy()
+        for number, frame in [] if self.copies else self._decoder.flush():
+            if number in self._requested:
                 self._ready[number] = frame
                 self._write_ready(number)
-        while self._at < len(self._runs) and not self._copies:
+        while self._at < len(self._runs) and not self.copies:
             number = self._runs[self._at][0]
             value = self._ready.pop(number, None)
             if value is None:
@@ -495,7 +536,7 @@ def _find_range(camera: Camera, numbers: Collection[int]) -> tuple[int, int]:
         return 0, 0
     first, last = min(numbers), max(numbers)
     if camera.is_video:
-        keys = np.flatnonzero(camera.keys[: first + 1])
+        keys = np.flatnonzero(camera.starts[: first + 1])
         first = int(keys[-1]) if keys.size else 0
     return first, last
 
@@ -515,8 +556,8 @@ def _plan_copy(
         why = f"--codec {settings.codec} is not {camera.codec}"
     elif any(end - first != 1 for _, first, end in runs) or any(np.diff(numbers) != 1):
         why = f"its pictures do not come at {float(fps):g} Hz without a gap"
-    elif not camera.keys[numbers[0]]:
-        why = "the episode does not begin on a key frame"
+    elif not camera.starts[numbers[0]]:
+        why = "the episode does not begin on a key frame with its parameter sets"
     elif any(number in camera.faults for number in range(numbers[0], numbers[-1] + 1)):
         why = "pictures are damaged"
     if why:

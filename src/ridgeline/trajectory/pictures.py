@@ -51,6 +51,7 @@ class Picture:
     height: int = 0
     step: int = 0  # bytes of a row of raw pixels
     big_endian: bool = False
+    inverse: bool = True  # values of compressedDepth may be quantised inverse depth, as the head of `data` says
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,8 @@ class Look:
     width: int = 0  # 0: not known before it is decoded
     height: int = 0
     fault: str = ""  # why the picture cannot be decoded; "" if nothing is wrong
-    key: bool = True  # a decoder can start here
+    key: bool = True  # a key frame
+    parameters: bool = True  # with the parameter sets that a decoder needs to start
     depth: bool = False
 
 
@@ -112,7 +114,8 @@ def inspect(picture: Picture) -> Look:
         units = find_units(bytes(data), codec)
         if not units:
             return Look(fault="it holds no unit of a video", key=False)
-        return Look(key=any(kind in _KEY_UNITS[codec] for kind, _, _ in units))
+        kinds = {kind for kind, _, _ in units}
+        return Look(key=not kinds.isdisjoint(_KEY_UNITS[codec]), parameters=kinds.issuperset(_PARAMETER_UNITS[codec]))
     if codec == "av1":
         return Look(key=any(kind == _AV1_SEQUENCE for kind, _, _ in find_units(bytes(data), codec)))
     return Look()
@@ -127,12 +130,12 @@ def _inspect_raw(picture: Picture) -> Look:
     is_depth = picture.codec in DEPTHS
     if width <= 0 or height <= 0 or width * height > MOST_PIXELS:
         return Look(fault=f"its size of {width} × {height} pixels is none", depth=is_depth)
+    row = width * (1 if picture.codec in _PLANAR else _bytes_per_pixel(picture.codec))
+    if picture.step and picture.step < row:
+        return Look(width, height, f"its rows of {picture.step} bytes do not hold {width} pixels", depth=is_depth)
     if picture.codec in _PLANAR:
-        needed = int(width * height * _PLANAR[picture.codec][1])
+        needed = int((picture.step or width) * height * _PLANAR[picture.codec][1])
     else:
-        row = width * _bytes_per_pixel(picture.codec)
-        if picture.step and picture.step < row:
-            return Look(width, height, f"its rows of {picture.step} bytes do not hold {width} pixels", depth=is_depth)
         needed = (picture.step or row) * (height - 1) + row
     fault = f"it has {size} of {needed} bytes" if size < needed else ""
     return Look(width, height, "it is empty" if not size else fault, depth=is_depth)
@@ -159,6 +162,10 @@ def _inspect_jpeg(data: bytes) -> Look:
             height, width = struct.unpack(">HH", data[at + 5 : at + 9])
             if not width or not height or width * height > MOST_PIXELS:
                 return Look(fault=f"its size of {width} × {height} pixels is none")
+            if data[at + 4] != 8 and marker != _LOSSLESS_JPEG:
+                return Look(width, height, f"its values have {data[at + 4]} bits, and JPEG is read with 8")
+            if marker >= _ARITHMETIC_JPEG:
+                return Look(width, height, "its arithmetic coding is not read")
             ended = data.rfind(b"\xff\xd9") > at
             return Look(width, height, "" if ended else "it was cut off before its end")
         at += 2 + max(length, 2)
@@ -175,6 +182,8 @@ def _inspect_png(data: bytes) -> Look:
     return Look(width, height, fault, depth=bits == 16 and kind == 0)
 
 
+_LOSSLESS_JPEG, _ARITHMETIC_JPEG = 0xC3, 0xC9  # markers of frame headers; from the second on
+_PARAMETER_UNITS = {"h264": (7, 8), "h265": (32, 33, 34)}
 _KEY_UNITS = {"h264": (5,), "h265": (16, 17, 18, 19, 20, 21)}
 _AV1_SEQUENCE = 1
 
@@ -254,9 +263,10 @@ def build_frame(picture: Picture) -> Any:
     data = np.frombuffer(picture.data, np.uint8)
     if codec in _PLANAR:
         frame = av.VideoFrame(width, height, _PLANAR[codec][0])
-        _fill_plane(frame.planes[0], data[: width * height].reshape(height, width))
-        rows = data[width * height : int(width * height * _PLANAR[codec][1])]
-        _fill_plane(frame.planes[1], rows.reshape(-1, width if codec != "nv24" else 2 * width))
+        step, share = picture.step or width, 2 if codec == "nv24" else 1  # rows of chroma in a row of `data`
+        luma, chroma = np.split(data[: int(step * height * _PLANAR[codec][1])], [step * height])
+        _fill_plane(frame.planes[0], luma.reshape(height, step)[:, :width])
+        _fill_plane(frame.planes[1], chroma.reshape(-1, share * step)[:, : share * width])
         return frame
     size, layout = _PACKED[codec]
     rows = _cut_rows(picture, data, size)

@@ -32,8 +32,8 @@ GOP = 2  # as LeRobot's: random access costs two frames at most
 _CRF = {"h264": 23, "av1": 30}
 _HIGHEST_CRF = {"h264": 51, "av1": 63}
 _ENCODERS = {"h264": "libx264", "av1": "libsvtav1"}
-# Ultrafast has neither CABAC nor deblocking. With both, a frame of a photograph takes 1.8 times as long to encode and
-# 2.5 to 3.2 times as long to decode, for a file that is 4 to 11 % smaller and as near to the original.
+# Ultrafast has neither CABAC nor deblocking. With both, a frame of a photograph takes 1.9 times as long to encode and
+# three times as long to decode, for a file that is 4 to 11 % smaller and as near to the original.
 _SPEED = {
     "h264": {"preset": "ultrafast", "bf": "0"},
     "av1": {"preset": "10", "svtav1-params": "pred-struct=1"},
@@ -44,7 +44,7 @@ _SAMPLED_WIDTH = 160
 _DEPTH_SAMPLES = 256  # values of a depth image, for its quantiles
 DEPTH_ROWS = 16  # depth images that are in memory at once
 _RAW_FORMATS = {"h264": "h264", "h265": "hevc", "av1": "obu", "mjpeg": "mjpeg"}  # FFmpeg's names of bare packets
-FULL_RANGE, VIDEO_RANGE, BT601, BT709 = 2, 1, 5, 1
+FULL_RANGE, VIDEO_RANGE, BT601, BT709, BT2020 = 2, 1, 5, 1, 9
 # layout -> columns and rows of its chroma that share a chroma value of 4:2:0
 _CHROMA_FOLDS = {
     **dict.fromkeys(("yuvj420p", "yuv420p"), (1, 1)),
@@ -331,7 +331,7 @@ class RemuxWriter:
         self, path: Path, codec: str, width: int, height: int, fps: Fraction, first: bytes, frames: int
     ) -> None:
         av = import_av("writing videos")
-        self.codec, self.pixels = codec, "yuv420p"
+        self.codec, self.pixels = codec, "yuv420p"  # until a decoded frame says another layout
         self.statistics = ColorStatistics(frames)
         self.frames = 0
         self._av, self._codec, self._fps = av, codec, fps
@@ -455,7 +455,9 @@ def find_range(frame: Any) -> int:
 
 
 def find_matrix(frame: Any) -> int:
-    return BT709 if frame.colorspace == 1 else BT601
+    """Return the matrix between planes and RGB; BT.601 if the frame does not name one."""
+    space = int(frame.colorspace)
+    return space if space in (BT709, BT2020) else BT601
 
 
 def to_rgb(frame: Any, reformatter: Any) -> Array:
@@ -523,8 +525,8 @@ class VideoReader:
 
     def _write_channels(self, frame: Any, out: Array) -> None:
         """Write the pixels of a frame to `out` [3, H, W]: by our own loop, or, for other layouts, by FFmpeg."""
-        folds = _CHROMA_FOLDS.get(frame.format.name)
-        if folds is None:
+        folds, matrix = _CHROMA_FOLDS.get(frame.format.name), find_matrix(frame)
+        if folds is None or matrix == BT2020:
             rgb = _to_rgb_frame(frame, self._convert)
             native.split_channels(_view(rgb.planes[0]), rgb.planes[0].line_size, out)
             return
@@ -532,7 +534,7 @@ class VideoReader:
         folds = 3 - folds[0], 3 - folds[1]
         is_full = find_range(frame) == FULL_RANGE
         places = (_view(y), y.line_size, _view(u), u.line_size, _view(v), v.line_size)
-        native.planes_to_channels(*places, *folds, find_matrix(frame) == BT709, is_full, out)
+        native.planes_to_channels(*places, *folds, matrix == BT709, is_full, out)
 
     def iterate(self, first: int, count: int) -> Iterator[Any]:
         """Iterate over consecutive frames, as the decoder gives them."""

@@ -42,7 +42,8 @@ def read_picture(message: Any) -> Picture:
         encoding = str(_get(message, "encoding"))
         return Picture(encoding, data, width, height, step, bool(_get(message, "is_bigendian", 0)))
     text = str(_get(message, "format", "") or _get(message, "encoding", ""))
-    return Picture(name_codec(text, data), data)
+    # A compressedDepth image of integers has values as they are, whatever stands in the head of its data.
+    return Picture(name_codec(text, data), data, inverse=not text.strip().startswith(("16UC1", "mono16")))
 
 
 class ImageTopic:
@@ -55,6 +56,7 @@ class ImageTopic:
         self._sizes: list[tuple[int, int]] = []
         self._faults: dict[int, str] = {}
         self._keys: list[bool] = []
+        self._parameters: list[bool] = []
         self._codecs: Counter[str] = Counter()
         self._depths = 0
         self._bytes = 0
@@ -89,6 +91,7 @@ class ImageTopic:
             return
         self._sizes.append((look.width, look.height))
         self._keys.append(look.key)
+        self._parameters.append(look.parameters)
         self._codecs[picture.codec] += 1
         self._depths += look.depth
         self._bytes += len(picture.data)
@@ -104,6 +107,7 @@ class ImageTopic:
     def add_fault(self, number: int, fault: str) -> None:
         self._sizes.append((0, 0))
         self._keys.append(False)
+        self._parameters.append(False)
         self._faults[number] = fault
 
     def __len__(self) -> int:
@@ -149,6 +153,7 @@ class ImageTopic:
             depth=2 * self._depths > len(self),
             faults=faults,
             keys=np.asarray(self._keys, bool),
+            starts=np.logical_and(self._keys, self._parameters),
             bytes=self._bytes,
             changes_to=other,
             take=take,
