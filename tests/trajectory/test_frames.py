@@ -226,28 +226,29 @@ def test_memory_of_a_batch_is_used_again_only_when_the_batch_is_gone(root: Path)
     assert len(places) < 9
 
 
-def test_frames_of_other_layouts_are_those_of_the_decoder(root: Path, tmp_path: Path):
+@pytest.mark.parametrize(
+    ("layout", "matrix"), [("yuv420p", 1), ("yuv420p", 9), ("yuv444p", 5), ("yuv422p", 5), ("yuv422p10le", 5)]
+)
+def test_frames_of_other_layouts_and_matrices_have_their_colours(root: Path, tmp_path: Path, layout: str, matrix: int):
+    """`matrix` is 1 for BT.709, 5 for BT.601 and 9 for BT.2020."""
     import av
 
     shutil.copytree(root, tmp_path / "set")
-    for layout, codec, tags in (("yuv444p", "libx264", {}), ("yuv422p10le", "libx264", {}), ("yuv420p", "libx264", 1)):
-        for file in sorted((tmp_path / "set/videos" / KEY).rglob("*.mp4")):
-            pixels = [cams.draw(i) for i in range(30)]
-            colours = [np.stack([p, p // 2, 255 - p], 2) for p in pixels]
-            file.unlink()
-            with av.open(str(file), "w") as out:
-                stream = out.add_stream(codec, rate=30)
-                stream.width, stream.height, stream.pix_fmt = 96, 64, layout
-                if tags:
-                    stream.codec_context.colorspace = 1  # BT.709
-                for colour in colours:
-                    frame = av.VideoFrame.from_ndarray(colour, format="rgb24")
-                    out.mux(stream.encode(frame.reformat(format=layout, dst_colorspace=1 if tags else 5)))
-                out.mux(stream.encode(None))
-        dataset = TrajectoryDataset(tmp_path / "set", delta_timestamps={KEY: [0.0]}, images="uint8")
-        for i in (0, 17, 3):
-            got = dataset[i][KEY].numpy().transpose(1, 2, 0).astype(int)
-            assert np.abs(got - colours[i])[4:12, 4:12].max() <= 12  # the inside of a square, so chroma is its own
+    colours = [np.stack([p, p // 2, 255 - p], 2) for p in map(cams.draw, range(30))]
+    for file in sorted((tmp_path / "set/videos" / KEY).rglob("*.mp4")):
+        file.unlink()
+        with av.open(str(file), "w") as out:
+            stream = out.add_stream("libx264", rate=30)
+            stream.width, stream.height, stream.pix_fmt = 96, 64, layout
+            stream.codec_context.colorspace = matrix
+            for colour in colours:
+                frame = av.VideoFrame.from_ndarray(colour, format="rgb24")
+                out.mux(stream.encode(frame.reformat(format=layout, dst_colorspace=matrix)))
+            out.mux(stream.encode(None))
+    dataset = TrajectoryDataset(tmp_path / "set", delta_timestamps={KEY: [0.0]}, images="uint8")
+    for i in (0, 17, 3):
+        shown = dataset[i][KEY].numpy().transpose(1, 2, 0).astype(int)
+        assert np.abs(shown - colours[i])[4:12, 4:12].max() <= 12  # the inside of a square, so chroma is its own
 
 
 def test_decoders_that_are_not_there_are_told(root: Path):
