@@ -1,21 +1,22 @@
-"""Cameras: the time to convert a recording, the memory it takes, and what a training loop waits for its loader.
+"""Cameras: the time to convert a recording, the memory it takes, and what settings of the encoder cost.
 
     python benchmarks/trajectory_cameras.py convert [--megabytes 200] [--raw] [--peer COMMAND]
     python benchmarks/trajectory_cameras.py memory  [--megabytes 200 2000]
-    python benchmarks/trajectory_cameras.py loader  [--workers 2] [--step 0.05] [--peer PYTHON]
+    python benchmarks/trajectory_cameras.py encoder [--photo FILE]
 
 convert  an MCAP file with two JPEG cameras of 640 × 480 at 30 Hz and joints (100 Hz, or `--joints`) → LeRobot v3, each
          in a process of its own. `--raw`: sensor_msgs/Image in rgb8 instead of JPEG. `--peer` is another converter's
          command with {in} and {out}; it takes turns with ours. Seconds of the wall and of the CPU, and the largest
          memory.
 memory   the same without a peer, for recordings that repeat the same pictures.
-loader   batches of 64 × 2 cameras × 224², float32, from workers; a step is a sleep. `--peer` is a Python in which
-         LeRobot can be imported.
+encoder  x264 with and without CABAC and deblocking: CPU time of encoding and decoding, bytes, and distance to the
+         images, which are the texture above or a moving part of a photograph.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import shlex
 import shutil
@@ -25,7 +26,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -40,31 +43,11 @@ TYPES = {
     "sensor_msgs/msg/JointState": "std_msgs/Header header\nstring[] name\nfloat64[] position\nfloat64[] velocity\n"
     f"float64[] effort{_HEADER}",
 }
-LOADER = """
-import sys, time, torch
-root, workers, step, kind = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
-torch.set_num_threads(1)
-keys = ["observation.images.front", "observation.images.wrist"]
-deltas = {key: [0.0] for key in keys}
-if kind == "lerobot":
-    from lerobot.datasets.lerobot_dataset import LeRobotDataset
-    dataset = LeRobotDataset("local/benchmark", root=root, delta_timestamps=deltas, tolerance_s=1e-3)
-else:
-    from ridgeline import TrajectoryDataset
-    dataset = TrajectoryDataset(root, delta_timestamps=deltas, decoder=kind.partition("-")[2] or "auto")
-loader = torch.utils.data.DataLoader(dataset, batch_size=64, shuffle=True, drop_last=True, num_workers=workers,
-                                     persistent_workers=True, multiprocessing_context="fork")
-waits = []
-for epoch in range(4):
-    before = time.perf_counter()
-    for batch in loader:
-        waits.append(time.perf_counter() - before)
-        time.sleep(step)
-        before = time.perf_counter()
-    if epoch == 0:
-        waits.clear()  # the workers start
-print(sum(waits), len(waits))
-"""
+X264 = {
+    "with CABAC and deblocking": {"preset": "ultrafast", "x264-params": "cabac=1:deblock=0,0"},
+    "with CABAC": {"preset": "ultrafast", "x264-params": "cabac=1"},
+    "ultrafast": {"preset": "ultrafast"},
+}
 
 
 def make_pictures(size: tuple[int, int], *, raw: bool = False) -> list[bytes]:
@@ -185,41 +168,103 @@ def measure_memory(folder: Path, megabytes: Sequence[float]) -> None:
     print(f"difference: {max(peaks) - min(peaks):.0f} MB")
 
 
-def measure_loader(folder: Path, workers: int, step: float, peer: str | None, rounds: int, decoder: str) -> None:
-    path, out = folder / "run.mcap", folder / "set"
-    make_recording(path, 20, (224, 224))
-    run_measured(build_command(path, out))
-    ours = f"ridgeline-{decoder}"
-    names = [ours, *(["lerobot"] if peer else [])]
-    waits: dict[str, list[float]] = {name: [] for name in names}
-    for number in range(rounds):
-        for name in names[:: 1 if number % 2 else -1]:
-            python = sys.executable if name == ours else str(peer)
-            words = [python, "-c", LOADER, str(out), str(workers), str(step), name]
-            text = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
-            wait, batches = float(text[-2]), int(text[-1])
-            waits[name].append(wait / batches)
+def make_frames(size: tuple[int, int], photo: Path | None, count: int = 120) -> list[Any]:
+    """Frames as an encoder takes them: of the texture, or of a photograph that moves by a pixel, with noise."""
+    import av
+
+    rng = np.random.default_rng(0)
+    if photo is None:
+        decoder = av.CodecContext.create("mjpeg", "r")
+        frames = [decoder.decode(av.Packet(data))[0] for data in make_pictures(size)] * 2
+        return [f.reformat(format="yuv420p", src_color_range=2, dst_color_range=1) for f in frames[:count]]
+    with av.open(str(photo)) as file:
+        image = next(file.decode(video=0))
+    scale = max((size[0] + count) / image.width, size[1] / image.height, 1)
+    wide = image.reformat(width=round(image.width * scale), height=round(image.height * scale), format="rgb24")
+    pixels = wide.to_ndarray().astype(np.int16)
+    out = []
+    for i in range(count):
+        part = pixels[: size[1], i : i + size[0]]
+        part = (part + rng.normal(0, 1.5, part.shape).round().astype(np.int16)).clip(0, 255).astype(np.uint8)
+        out.append(av.VideoFrame.from_ndarray(np.ascontiguousarray(part), format="rgb24").reformat(format="yuv420p"))
+    return out
+
+
+def measure_encoder(photo: Path | None, rounds: int) -> None:
+    """Compare settings of x264 (crf 23, a key frame every 2) in turn, in one thread."""
+    for size in ((224, 224), SIZE):
+        frames = make_frames(size, photo)
+        best: dict[str, list[float]] = {}
+        about: dict[str, str] = {}
+        for _ in range(rounds):
+            for name, options in X264.items():
+                data, encoding = encode(frames, size, options)
+                times = [encoding, *decode(data)]
+                best[name] = [min(pair) for pair in zip(times, best.get(name, times), strict=True)]
+                about[name] = f"{len(data) / len(frames):.0f} bytes per frame, {compare(data, frames):.2f} dB"
+        for name, (encoding, key, other) in best.items():
             print(
-                f"{name:20} {wait / batches * 1e3:7.1f} ms wait for each of {batches} batches = "
-                f"{wait / (wait + step * batches):.1%} of the time",
+                f"{size[0]} x {size[1]} {photo.name if photo else 'texture':10} {name:26} {about[name]}, "
+                f"ms of CPU time: encoding {encoding:.2f}, decoding a key frame {key:.3f}, another {other:.3f}",
                 flush=True,
             )
-    if peer:
-        rates = [(b + step) / (a + step) for a, b in zip(waits[ours], waits["lerobot"], strict=True)]
-        print(f"LeRobot's time ÷ ours for a step with its batch: median {statistics.median(rates):.2f}")
+
+
+def encode(frames: Sequence[Any], size: tuple[int, int], options: dict[str, str]) -> tuple[bytes, float]:
+    import av
+
+    buffer = io.BytesIO()
+    with av.open(buffer, "w", format="mp4") as out:
+        stream = out.add_stream("libx264", rate=HZ)
+        stream.width, stream.height, stream.pix_fmt = *size, "yuv420p"
+        stream.codec_context.thread_count, stream.codec_context.gop_size = 1, 2
+        stream.options = {"crf": "23", "g": "2", "bf": "0", **options}
+        start = time.process_time()
+        for number, frame in enumerate(frames):
+            frame.pts, frame.time_base, frame.pict_type = number, Fraction(1, HZ), 0
+            out.mux(stream.encode(frame))
+        out.mux(stream.encode(None))
+        spent = time.process_time() - start
+    return buffer.getvalue(), spent / len(frames) * 1e3
+
+
+def decode(data: bytes) -> tuple[float, float]:
+    """Return milliseconds for a key frame, and for another one."""
+    import av
+
+    with av.open(io.BytesIO(data)) as file:
+        packets = [(bytes(p), p.is_keyframe) for p in file.demux(video=0) if p.size]
+    spent: dict[bool, list[float]] = {True: [], False: []}
+    with av.open(io.BytesIO(data)) as file:
+        decoder = file.streams.video[0].codec_context
+        decoder.thread_count = 1
+        for packet, is_key in packets:
+            start = time.process_time()
+            decoder.decode(av.Packet(packet))
+            spent[is_key].append((time.process_time() - start) * 1e3)
+    return statistics.mean(spent[True]), statistics.mean(spent[False])
+
+
+def compare(data: bytes, frames: Sequence[Any]) -> float:
+    import av
+
+    with av.open(io.BytesIO(data)) as file:
+        errors = [
+            np.mean((a.to_ndarray().astype(float) - b.to_ndarray()) ** 2)
+            for a, b in zip(file.decode(video=0), frames, strict=True)
+        ]
+    return float(10 * np.log10(255**2 / np.mean(errors)))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("convert", "memory", "loader"))
+    parser.add_argument("what", choices=("convert", "memory", "encoder"))
     parser.add_argument("--megabytes", type=float, nargs="+", default=None)
     parser.add_argument("--peer", default=None)
     parser.add_argument("--joints", type=int, default=100)
     parser.add_argument("--raw", action="store_true")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--step", type=float, default=0.05)
-    parser.add_argument("--decoder", default="auto")
+    parser.add_argument("--photo", type=Path, default=None)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -231,7 +276,7 @@ def main() -> None:
         elif options.what == "memory":
             measure_memory(folder, options.megabytes or [200, 2000])
         else:
-            measure_loader(folder, options.workers, options.step, options.peer, options.rounds, options.decoder)
+            measure_encoder(options.photo, options.rounds)
 
 
 if __name__ == "__main__":
