@@ -496,10 +496,10 @@ class VideoReader:
             raise InputError(f"the video '{path}' cannot be read ({error}); copy the dataset again.") from error
         self._stream.codec_context.thread_count = 1
         self._stream.thread_type = "NONE"
-        rate = Fraction(str(fps))
-        self._ticks: Fraction = 1 / (rate * self._stream.time_base)  # of the file's clock in one frame
-        entries = self._stream.index_entries
-        self._keys = np.array(sorted(self._to_number(e.timestamp) for e in entries if e.is_keyframe), np.int64)
+        self._ticks = float(1 / (Fraction(str(fps)) * self._stream.time_base))  # of the file's clock in one frame
+        stamps = [e.timestamp for e in self._stream.index_entries if e.is_keyframe]
+        self._key_stamps = np.sort(np.array(stamps, np.int64))
+        self._keys = np.rint(self._key_stamps / self._ticks).astype(np.int64)
         self._convert = av.video.reformatter.VideoReformatter()
         self._frames: Any = None
         self._last: tuple[int, Any] | None = None  # the frame decoded last
@@ -546,10 +546,11 @@ class VideoReader:
         if self._last is not None and self._last[0] == number:
             return self._last[1]
         stands = -1 if self._last is None else self._last[0]
-        key = int(self._keys[max(0, int(np.searchsorted(self._keys, number, "right")) - 1)]) if len(self._keys) else 0
+        place = max(0, int(np.searchsorted(self._keys, number, "right")) - 1)
+        key, stamp = (int(self._keys[place]), int(self._key_stamps[place])) if len(self._keys) else (0, 0)
         try:
             if self._frames is None or stands >= number or key > stands + 1:
-                self._file.seek(int(key * self._ticks), stream=self._stream, backward=True)
+                self._file.seek(stamp, stream=self._stream, backward=True)
                 self._frames = self._file.decode(self._stream)
             for frame in self._frames:
                 decoded_number = self._to_number(frame.pts)
