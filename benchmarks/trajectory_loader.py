@@ -245,26 +245,26 @@ def main() -> None:
         return
     lines: list[str] = []
 
-    def say(line: str) -> None:
+    def report(line: str) -> None:
         print(line, flush=True)
         lines.append(line)
 
     with tempfile.TemporaryDirectory() as name:
         root = make_dataset(Path(name), options.frames)
         size = sum(f.stat().st_size for f in root.rglob("*") if f.is_file()) / 1e6
-        say(
+        report(
             f"2 cameras x {options.frames} frames of {SIZE} x {SIZE}, {size:.0f} MB, batches of {BATCH} items at random"
         )
         if options.cpu:
             for line in measure_cpu(root, options.rounds * 5):
-                say(line)
+                report(line)
         else:
-            race(root, options, say)
+            race(root, options, report)
     if options.out:
         options.out.write_text("\n".join(lines) + "\n")
 
 
-def race(root: Path, options: argparse.Namespace, say: Callable[[str], None]) -> None:
+def race(root: Path, options: argparse.Namespace, report: Callable[[str], None]) -> None:
     kinds = ["threads", "processes", *(["lerobot"] if options.peer else [])]
     loops: dict[str, list[float]] = {kind: [] for kind in kinds}
     for number in range(options.rounds):
@@ -275,19 +275,19 @@ def race(root: Path, options: argparse.Namespace, say: Callable[[str], None]) ->
                 command += [f"--{word}", str(getattr(options, word))]
             done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode:
-                say(f"{kind}: failed: {done.stderr.strip().splitlines()[-1:]}")
+                report(f"{kind}: failed: {done.stderr.strip().splitlines()[-1:]}")
                 continue
             result = json.loads(done.stdout.strip().splitlines()[-1])
             loops[kind].append(result["step_ms"])
             about = f"{kind:10} {options.workers} workers, {options.images}: step of {result['step_ms']:.1f} ms"
             if "busy" in result:
-                say(f"{about}, {result['resident_step_ms']:.1f} ms without a loader: busy {result['busy']:.1%}")
+                report(f"{about}, {result['resident_step_ms']:.1f} ms without a loader: busy {result['busy']:.1%}")
             else:
-                say(f"{about}, waits {result['wait_ms']:.1f} ms of it: {result['wait_share']:.1%}")
+                report(f"{about}, waits {result['wait_ms']:.1f} ms of it: {result['wait_share']:.1%}")
     for kind in kinds[1:]:
         if loops[kind] and loops["threads"]:
             ratio = statistics.median(loops[kind]) / statistics.median(loops["threads"])
-            say(f"{kind} / threads, time of a step: {ratio:.2f}")
+            report(f"{kind} / threads, time of a step: {ratio:.2f}")
 
 
 if __name__ == "__main__":

@@ -207,16 +207,16 @@ class FrameDataset:
         batch: dict[str, Any] = {}
 
         for name in (*self._columns, *self._wide, *self._stored):
-            wanted, pad = self._find_rows(name, rows, episodes)
-            batch[name] = _to_tensor(self._read_values(name, rows if wanted is None else wanted))
+            requested, pad = self._find_rows(name, rows, episodes)
+            batch[name] = _to_tensor(self._read_values(name, rows if requested is None else requested))
             if pad is not None:
                 batch[f"{name}_is_pad"] = _to_tensor(pad)
         batch["task"] = [self.tasks.get(int(i), "") for i in self._columns["task_index"][rows]]
         frames: dict[str, tuple[Array, tuple[int, ...]]] = {}  # their rows in the table, and the shape of each item's
         for name in self.video_keys:
-            wanted, pad = self._find_rows(name, rows, episodes)
-            plain = rows if wanted is None else _squeeze(wanted)
-            frames[name] = (rows[:, None] if wanted is None else wanted, plain.shape[1:])
+            requested, pad = self._find_rows(name, rows, episodes)
+            plain = rows if requested is None else _squeeze(requested)
+            frames[name] = (rows[:, None] if requested is None else requested, plain.shape[1:])
             batch[name] = None  # holds its place
             if pad is not None:
                 batch[f"{name}_is_pad"] = _to_tensor(pad)
@@ -242,15 +242,15 @@ class FrameDataset:
         if name not in self.deltas:
             return None, None
         requested = rows[:, None] + self.deltas[name]
-        held = requested.clip(self._starts[episodes, None], self._ends[episodes, None] - 1)
-        return held, requested != held
+        kept = requested.clip(self._starts[episodes, None], self._ends[episodes, None] - 1)
+        return kept, requested != kept
 
-    def _read_frames(self, wanted: Mapping[str, Array], episodes: Array, pin: bool) -> dict[str, Any]:
+    def _read_frames(self, requested: Mapping[str, Array], episodes: Array, pin: bool) -> dict[str, Any]:
         """Decode frames by their rows [B, T] in the table: {feature: [B · T, C, H, W]}, one file after the other."""
         self._local.forget_parent()
         jobs: list[tuple[str, VideoReader | TorchCodecReader, list[int], list[int]]] = []
         files: dict[tuple[str, Path], tuple[list[int], list[int]]] = {}
-        for name, numbers in wanted.items():
+        for name, numbers in requested.items():
             for item, (episode, row) in enumerate(zip(episodes.tolist(), numbers.tolist(), strict=True)):
                 path, first = self._episodes[episode].videos[name]
                 in_file, places = files.setdefault((name, path), ([], []))
@@ -262,7 +262,7 @@ class FrameDataset:
         for name, reader, _, _ in jobs:
             if name not in out:
                 width, height = reader.size
-                out[name] = self._allocate((wanted[name].size, 3, height, width), pin)
+                out[name] = self._allocate((requested[name].size, 3, height, width), pin)
 
         def decode(job: tuple[str, VideoReader | TorchCodecReader, list[int], list[int]]) -> None:
             name, reader, in_file, places = job
