@@ -266,7 +266,8 @@ class FrameDataset:
 
         def decode(job: tuple[str, VideoReader | TorchCodecReader, list[int], list[int]]) -> None:
             name, reader, in_file, places = job
-            reader.read(in_file, out[name], places)
+            memory = out[name]
+            reader.read(in_file, memory.numpy() if pin and self.device == "cpu" else memory, places)
 
         pool = self._local.get_pool() if len(jobs) > 1 and not _is_worker() else None
         for _ in pool.map(decode, jobs) if pool else map(decode, jobs):

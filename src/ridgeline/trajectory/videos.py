@@ -587,17 +587,21 @@ class TorchCodecReader:
 
     def read(self, numbers: Sequence[int], out: Any, places: Sequence[int]) -> None:
         """Write frames by their numbers, which may repeat, to `out` [N, C, H, W], an array or a tensor, at `places`."""
-        import torch
-
-        target = torch.from_numpy(out) if isinstance(out, np.ndarray) else out
         frames = self._decode(numbers)
-        if frames.shape[1:] != target.shape[1:]:
+        if frames.shape[1:] != out.shape[1:]:
             raise InputError(
                 f"the video '{self.path}': its frames have the size {frames.shape[3]} × {frames.shape[2]}, and "
-                f"{target.shape[3]} × {target.shape[2]} is expected; copy the dataset again."
+                f"{out.shape[3]} × {out.shape[2]} is expected; copy the dataset again."
             )
-        scaled = frames if target.dtype == torch.uint8 else frames.float().div_(255)
-        target[torch.as_tensor(places, device=target.device)] = scaled
+        if isinstance(out, np.ndarray):
+            pixels = frames.permute(0, 2, 3, 1).contiguous().numpy()  # as TorchCodec has them: no copy
+            for frame, place in zip(pixels, places, strict=True):
+                native.split_channels(frame.reshape(-1), 3 * out.shape[3], out[place])
+            return
+        import torch
+
+        scaled = frames if out.dtype == torch.uint8 else frames.float().div_(255)
+        out[torch.as_tensor(places, device=out.device)] = scaled
 
     def _decode(self, numbers: Sequence[int]) -> Any:
         """Return frames [N, C, H, W], uint8."""
