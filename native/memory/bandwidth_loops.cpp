@@ -3,8 +3,10 @@
 
 #include "memory/bandwidth.hpp"
 
-#if defined(__x86_64__)
+#if defined(__AVX2__)
 #include <immintrin.h>
+#elif defined(__x86_64__)
+#include <emmintrin.h>
 #endif
 
 namespace ridgeline {

@@ -11,8 +11,10 @@
 
 #if defined(__aarch64__)
 #include <arm_neon.h>
-#elif defined(__x86_64__)
+#elif defined(__AVX2__)
 #include <immintrin.h>
+#elif defined(__x86_64__)
+#include <emmintrin.h> // a third of the time that immintrin.h takes to compile
 #endif
 
 namespace ridgeline {
