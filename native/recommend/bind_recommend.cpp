@@ -88,7 +88,8 @@ void bind_recommend(nb::module_ &m) {
     nb::gil_scoped_release release;
     sum_rows({table.data(), std::int64_t(table.shape(1))}, rows.data(), count, weights.data(), kinds, out.data(), set, threads);
   }, "table"_a.noconvert(), "rows"_a.noconvert(), "weights"_a.noconvert(), "out"_a.noconvert(), "threads"_a = 1, "isa"_a = "",
-     "out [kinds, width] = weights [kinds, count] · table[rows], in float32 and in the order of rows.");
+     "out [kinds, width] = weights [kinds, count] · table[rows], in float32 and in the order of rows. A weight of 0\n"
+     "leaves its row out.");
 }
 
 } // namespace ridgeline

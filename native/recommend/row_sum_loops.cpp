@@ -18,6 +18,7 @@ void sum(const RowTable &table, const std::int64_t *rows, std::int64_t count, co
       const float *__restrict row = table.values + rows[l] * table.width + from;
       for (std::int64_t k = 0; k < kinds; ++k) {
         const float weight = weights[k * count + l];
+        if (weight == 0) continue; // a long history is mostly too old to count in a weighting by recency
         float *__restrict to = out + k * table.width + from;
         for (std::int64_t c = 0; c < n; ++c) to[c] += weight * row[c];
       }

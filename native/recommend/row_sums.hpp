@@ -19,7 +19,8 @@ struct RowTable {
   std::int64_t width;
 };
 
-// out [kinds, width] = Σ over l of weights[k, l] · table[rows[l]], in float32 and in the order of `rows`.
+// out [kinds, width] = Σ over l of weights[k, l] · table[rows[l]], in float32 and in the order of `rows`. A weight of 0
+// leaves its row out.
 void sum_rows(const RowTable &table, const std::int64_t *rows, std::int64_t count, const float *weights, std::int64_t kinds,
               float *out, Isa isa, int threads);
 

@@ -32,6 +32,13 @@ def test_rows_are_summed_as_in_float64(height, width, count, kinds, threads, isa
     np.testing.assert_allclose(out, weights.astype(float) @ table[rows].astype(float), atol=1e-4)
 
 
+@pytest.mark.parametrize("isa", native.instruction_sets())
+def test_a_weight_of_zero_leaves_its_row_out(isa):
+    table, out = np.array([[1, 2], [np.nan, np.inf]], np.float32), np.empty((2, 2), np.float32)
+    native.sum_rows(table, np.array([1, 0]), np.array([[0, 3], [-0.0, 1]], np.float32), out, 1, isa)
+    np.testing.assert_array_equal(out, [[3, 6], [1, 2]])
+
+
 def test_a_row_outside_the_table_and_wrong_shapes_are_errors():
     table, weights, out = np.ones((3, 4), np.float32), np.ones((1, 1), np.float32), np.empty((1, 4), np.float32)
     for row in (-1, 3):

@@ -28,6 +28,7 @@ from ridgeline.recommend.models import (
 from ridgeline.recommend.models.factors import Als, Bpr
 from ridgeline.recommend.models.fold_in import MAX_NEIGHBOURS
 from ridgeline.recommend.models.hybrid import WITHOUT_ORDER, standardize
+from ridgeline.recommend.weights import recency_weights
 
 USERS, ITEMS = 60, 25
 
@@ -224,6 +225,26 @@ def test_a_few_users_are_scored_as_many_are(train, kind, likes, new, seed):
     many = hybrid.scores(histories)
     few = np.concatenate([hybrid.scores(histories.select(part)) for part in np.array_split(np.arange(9), 4)])
     np.testing.assert_allclose(few, many, atol=2e-4)
+
+
+def test_a_history_is_scored_the_same_while_its_likes_come_and_go(train, monkeypatch):
+    """The sums over the oldest likes are kept; likes that change must not meet those of another history."""
+    monkeypatch.setattr(ease, "KEPT_LIKES", 3)
+    monkeypatch.setattr(ease, "MAX_KEPT_BYTES", 4_000)  # ten histories
+    rng = np.random.default_rng(0)
+    model, half_lives = Ease(5.0).fit(train), [None, 2.0]
+    items = rng.permutation(ITEMS)[:10]
+    for _ in range(200):
+        change = rng.integers(4)
+        if change == 0 and len(items) < ITEMS:
+            items = np.append(items, rng.choice(np.setdiff1d(np.arange(ITEMS), items)))
+        elif change == 1 and len(items):
+            items = np.delete(items, rng.integers(len(items)))
+        elif change == 2:
+            items = rng.permutation(items)
+        user = build_single_history(items, np.full(len(items), 5.0), ITEMS, 0)
+        want = np.concatenate([model.scores(user, recency_weights(user, half_life)) for half_life in half_lives])
+        np.testing.assert_allclose(model.score_user(items, half_lives), want, atol=1e-5)
 
 
 def test_a_semantic_user_is_the_centred_mean_of_liked_items(train):

@@ -42,7 +42,7 @@ from ridgeline.errors import InputError, RidgelineError
 from ridgeline.recommend.live import Change, Conflict, NotFound, TooLarge
 from ridgeline.recommend.recommender import TEXT_WEIGHT, Options, Recommender, parse_years
 from ridgeline.recommend.request_rates import RequestRates
-from ridgeline.recommend.serving import Refitter, ServedModel, ServedModels, make_first_list
+from ridgeline.recommend.serving import Refitter, ServedModel, ServedModels, prepare_lists
 from ridgeline.recommend.versions import RefitRules
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def create_app(
 
     def search_first() -> None:
         for model in served.models.values():
-            make_first_list(model.snapshot)
+            prepare_lists(model.snapshot)
             if not model.snapshot.has_texts:
                 continue
             try:

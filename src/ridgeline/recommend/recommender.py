@@ -656,7 +656,7 @@ class Recommender:
 
     def _explain(self, rows: NDArray[np.int64], liked: Histories) -> list[list[int]]:
         """Return for each item the rows of the most similar liked items, by EASE's weights if known and by texts."""
-        liked_items = np.unique(liked.items)
+        liked_items = np.sort(liked.items)  # of one user, so each item comes once
         if self.catalogue.removed is not None:
             liked_items = liked_items[~self.catalogue.removed[liked_items]]
         if not len(liked_items):

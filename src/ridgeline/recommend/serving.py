@@ -36,18 +36,32 @@ Result = dict[str, int] | InputError
 POLL_S = 1.0  # how often a refit that may be due is looked for
 RETRY_S = 60.0  # after a refit that failed
 STOP_S = 10.0  # for a refit to end when the server stops
+MAX_PREPARED, MIN_PREPARED_LIKES = 500, 128  # users whose lists are made at the start, and their likes
+MAX_PREPARE_S = 2.0
 GROUP_S = 0.05  # between the starts of two groups of changes, if many arrive
 MAX_LISTS = 100_000  # users whose last list is kept, to count the likes that follow
 _LISTED = 200  # items of a list that are kept
 _log = logging.getLogger("ridgeline.recommend")
 
 
-def make_first_list(model: Recommender) -> None:
-    """Make a list, and read all weights from the disk, so that the first request does not wait for either."""
+def prepare_lists(model: Recommender) -> None:
+    """Read all weights from the disk, make a first list, and then lists of the users with the most likes.
+
+    So no request waits for the disk, and the sums over the longest histories are in EASE's cache: they take most of the
+    time of such a list.
+    """
     if len(model.user_ids):
         model.recommend(model.user_ids[0])
     weights = model.hybrid.ease.weights
-    np.max(weights.data if isinstance(model.hybrid.ease, NeighbourEase) else weights, initial=0)
+    if isinstance(model.hybrid.ease, NeighbourEase):
+        np.max(weights.data, initial=0)
+        return
+    np.max(weights, initial=0)
+    end_s = time.monotonic() + MAX_PREPARE_S
+    for row in np.argsort(-model.likes.lengths, kind="stable")[:MAX_PREPARED].tolist():
+        if model.likes.lengths[row] < MIN_PREPARED_LIKES or time.monotonic() > end_s:
+            break
+        model.recommend(model.user_ids[row], explain=False)
 
 
 class ServedModel:
@@ -123,7 +137,7 @@ class ServedModel:
         new = load_model(Recommender, self.path, device=device, verify=False, version=version)
         if new.encoder == old.encoder:
             new._loaded_encoder = old._loaded_encoder
-        make_first_list(new)
+        prepare_lists(new)
         with self.writing:
             new.take_over(self._model)
             if version is not None:

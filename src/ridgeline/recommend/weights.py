@@ -6,12 +6,15 @@ Stars are relative to the user's highest rating, so a profile does not depend on
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from ridgeline.recommend.data import Floats, Histories
 
 HALF_LIFE = 30.0  # likes after which an older like counts half
 MIN_STARS = 1e-6  # smallest divisor
+MAX_HALVINGS = 30  # a weight that was halved more often is 0
 
 
 def preference_weights(users: Histories, half_life: float | None = HALF_LIFE) -> Floats:
@@ -25,6 +28,19 @@ def recency_weights(users: Histories, half_life: float | None) -> Floats:
     if half_life is None:
         return np.ones(len(users.items), np.float32)
     return np.exp2(-users.ages / half_life).astype(np.float32)
+
+
+def weigh_likes(count: int, half_lives: Sequence[float | None]) -> Floats:
+    """Return the recency weights of `count` likes of one user, the latest last: float32 [half-lives, count].
+
+    A weight that is too small to change a sum of float32 is 0: the native sums skip it.
+    """
+    ages = np.arange(count)[::-1]
+    weights = np.ones((len(half_lives), count), np.float32)
+    for line, half_life in zip(weights, half_lives, strict=True):
+        if half_life is not None:
+            line[:] = np.where(ages < MAX_HALVINGS * half_life, np.exp2(-ages / half_life), 0.0)
+    return weights
 
 
 def _find_max_stars(users: Histories) -> Floats | float:

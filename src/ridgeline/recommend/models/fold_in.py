@@ -51,19 +51,16 @@ class FoldIn:
             return likes
         return (likes + likes[:, self.rows] @ self.matrix(likes.shape[1])).tocsr()
 
-    def spread_entries(self, items: Ints, weights: Floats) -> tuple[Ints, Floats]:
-        """Do what `spread` does for the likes `items` [m] of one user, with several `weights` [kinds, m] of them."""
+    def share_likes(self, items: Ints, weights: Floats) -> tuple[Ints, Floats]:
+        """Return what `spread` adds for the likes `items` [m] of one user, with several `weights` [kinds, m] of them:
+        rows of learnt items [n], and their shares [kinds, n]."""
+        at = np.flatnonzero(np.isin(items, self.rows)) if len(self.rows) else np.zeros(0, np.int64)
         places = self.places
         if places is None:
-            places = {row: place for place, row in enumerate(self.rows.tolist())}
-        pairs = [(at, places.get(item, len(self.rows))) for at, item in enumerate(items.tolist())]
-        new_items = np.array([pair for pair in pairs if pair[1] < len(self.rows)], np.int64).reshape(-1, 2)
-        if not len(new_items):
-            return items, weights
-        at, place = new_items[:, 0], new_items[:, 1]
+            places = {row: place for place, row in enumerate(self.rows.tolist())} if len(at) else {}
+        place = np.array([places[item] for item in items[at].tolist()], np.int64)
         shares = weights[:, at, None] * self.weights[place]
-        more = self.neighbours[place].reshape(-1), shares.reshape(len(weights), -1)
-        return np.concatenate([items, more[0]]), np.concatenate([weights, more[1]], axis=1)
+        return self.neighbours[place].reshape(-1), shares.reshape(len(weights), -1)
 
     def fill(self, scores: Floats) -> None:
         """Write the scores of the new items into `scores` [n, width]."""

@@ -110,8 +110,8 @@ class Hybrid:
     def _score_user(self, user: Histories) -> Floats:
         """Return the scores of one user: float32 [items]. EASE's rows are read once for all weightings of the likes."""
         eases = [name for name in self.weights if name == "ease" or name in HALF_LIVES]
-        likes = np.stack([recency_weights(user, HALF_LIVES.get(name)) for name in eases])
-        parts = dict(zip(eases, standardize(self.ease.score_user(user.items, likes)), strict=True))
+        half_lives = [HALF_LIVES.get(name) for name in eases]
+        parts = dict(zip(eases, standardize(self.ease.score_user(user.items, half_lives)), strict=True))
         total = np.zeros(user.width, np.float32)
         for name, weight in self.weights.items():
             total += np.float32(weight) * (parts[name] if name in parts else self.part(name, user)[0])

@@ -12,6 +12,7 @@ remaining pairs count as 0.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import Any, Self
@@ -23,6 +24,7 @@ from ridgeline.errors import InputError
 from ridgeline.recommend.data import Floats, Histories, Ints
 from ridgeline.recommend.models.ease import DEFAULT_PENALTY, Ease, count_co_likes
 from ridgeline.recommend.models.fold_in import FoldIn
+from ridgeline.recommend.weights import weigh_likes
 
 NEIGHBOURS = 100
 COUNTED = 200  # most frequent companions of an item whose numbers are kept
@@ -89,15 +91,21 @@ class NeighbourEase:
             self.fold.fill(scores)
         return scores
 
-    def score_user(self, items: Ints, weights: Floats) -> Floats:
-        """Score all items for the likes of one user: float32 [kinds, items], for several `weights` [kinds, likes]."""
-        items, weights = (items, weights) if self.fold is None else self.fold.spread_entries(items, weights)
+    def score_user(self, items: Ints, half_lives: Sequence[float | None]) -> Floats:
+        """Score all items for the likes of one user, the latest last: float32 [half-lives, items]."""
+        weights = weigh_likes(len(items), half_lives)
+        if self.fold is not None:
+            shared, shares = self.fold.share_likes(items, weights)
+            items, weights = np.concatenate([items, shared]), np.concatenate([weights, shares], axis=1)
         fitted = self.weights.shape[0]
+        items, weights = items[items < fitted], weights[:, items < fitted]
+        starts = self.weights.indptr[items].astype(np.int64)
+        lengths = self.weights.indptr[items + 1] - starts
+        entries = np.repeat(starts - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
+        columns, values = self.weights.indices[entries], self.weights.data[entries]
         scores = np.zeros((len(weights), self.width), np.float32)
-        for item, weight in zip(items.tolist(), weights.T[:, :, None], strict=True):
-            if item < fitted:
-                part = slice(self.weights.indptr[item], self.weights.indptr[item + 1])
-                scores[:, self.weights.indices[part]] += weight * self.weights.data[part]
+        for line, weight in zip(scores, weights, strict=True):
+            line[:fitted] = np.bincount(columns, np.repeat(weight, lengths) * values, minlength=fitted)
         if self.fold is not None:
             self.fold.fill(scores)
         return scores
