@@ -218,6 +218,50 @@ def test_titles_and_genres_of_other_types_in_parquet_are_text(tmp_path):
         read(folder)
 
 
+def write_rows(folder, text: str):
+    folder.mkdir()
+    (folder / "items.csv").write_text("item,title\na,A\nb,B\n")
+    (folder / "interactions.csv").write_text(text)
+    return folder
+
+
+@pytest.mark.parametrize("column", ["stars", "Rating", "plays", "event"])
+def test_ratings_under_another_name_are_not_read_as_likes(tmp_path, column):
+    folder = write_rows(tmp_path / "x", f"user,item,{column}\nu,a,1\nv,b,5\n")
+    with pytest.raises(InputError, match=f"no column 'rating', and its column '{column}' is not used"):
+        read(folder)
+    (folder / "x.inter").write_text(f"user_id:token\titem_id:token\t{column}:float\nu\ta\t1\n")
+    with pytest.raises(InputError, match=f"its column '{column}' is not used"):
+        read(folder)
+
+
+def test_rows_without_ratings_are_likes_also_beside_an_index(tmp_path):
+    for number, header in enumerate(("user,item", ",user,item", "Unnamed: 0,user,item")):
+        row = "u,a" if header == "user,item" else "0,u,a"
+        assert read(write_rows(tmp_path / str(number), f"{header}\n{row}\n")).ratings.stars.tolist() == [5]
+
+
+def test_columns_of_a_generic_file_may_have_the_names_of_other_formats(tmp_path):
+    data = read(write_rows(tmp_path / "x", "user_id,movieId,rating,timestamp\nu,a,1,1369699200\nv,b,5,1369699201\n"))
+    assert (data.ratings.stars.tolist(), data.ratings.times.tolist()) == ([1, 5], [1369699200, 1369699201])
+
+
+def test_an_empty_id_is_no_user(tmp_path):
+    rows = "".join(f"u{n},a,4\n" for n in range(30))
+    data = read(write_rows(tmp_path / "x", f"user,item,rating\n{rows},a,5\n"))
+    assert "" not in data.user_ids.tolist()
+    assert data.problems.examples["unreadable"] == ["interactions.csv line 32: user is empty"]
+    (tmp_path / "x" / "interactions.csv").unlink()
+    pq.write_table(pa.table({"user": ["", "u"], "item": ["a", "b"]}), tmp_path / "x" / "interactions.parquet")
+    with pytest.raises(InputError, match="column 'user' has 1 empty values"):
+        read(tmp_path / "x")
+
+
+def test_a_column_that_comes_twice_is_refused(tmp_path):
+    with pytest.raises(InputError, match="has the column 'rating' more than once"):
+        read(write_rows(tmp_path / "x", "user,item,rating,rating\nu,a,1,5\n"))
+
+
 def write_titles(folder, lines):
     """Write generic items with these titles, unchanged, into the CSV file."""
     folder = folders.generic_csv(folder)

@@ -10,9 +10,10 @@
 | inter   | NAME.inter NAME.item                                     | RecBole's atomic files            |
 | generic | items.(csv|parquet) interactions.(csv|parquet)           | anything else                     |
 
-Generic columns: item, title [year, genres and tags separated by '|'] and user, item [rating, time]. Year, genres and
-tags may be empty. Times are seconds since 1970; in Parquet they may be timestamps or dates. An item's themes are its
-most relevant tags of the genome, else the most frequent tags of users.
+Generic columns: item, title [year, genres and tags separated by '|'] and user, item [rating, time], or their names in
+other formats. Without a column of ratings every row is a like. Year, genres and tags may be empty. Times are seconds
+since 1970; in Parquet they may be timestamps or dates. An item's themes are its most relevant tags of the genome, else
+the most frequent tags of users.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ RATED = {"user": INTEGER, "item": INTEGER, "rating": FLOAT, "time": MOMENT}
 MAX_YEAR = 9_999
 MAX_TIME = 253_402_300_799  # the last second of the year 9999; a larger time is not in seconds
 FINER_UNITS = {"milliseconds": 1_000, "microseconds": 1_000_000, "nanoseconds": 1_000_000_000}
+INDEX_COLUMNS = ("Unnamed: ", "__index_level_")  # of pandas
 GENERIC = ("items", "interactions")
 RATING_FILES, HEADERLESS = (".csv", ".tsv", ".parquet"), (".data", ".base", ".test")
 SPELLINGS = {
@@ -121,9 +123,20 @@ def _read_rating_columns(path: Path, problems: Problems) -> dict[str, Any]:
     delimiter = "\t" if path.suffix == ".tsv" else ","
     present = read_names(path, delimiter)
     names = {kind: next((n for n in spellings if n in present), spellings[0]) for kind, spellings in SPELLINGS.items()}
+    _check_unused(path, present, list(names.values()))
     kinds = {names["user"]: ID, names["item"]: ID, names["rating"]: FLOAT, names["time"]: MOMENT}
     columns = read_columns(path, kinds, problems, delimiter=delimiter, optional=(names["rating"], names["time"]))
     return {kind: columns[name] for kind, name in names.items() if name in columns}
+
+
+def _check_unused(path: Path, present: Sequence[str], used: Sequence[str]) -> None:
+    """Refuse ratings without a column 'rating', but with another column that may be meant: stars, plays or event."""
+    unused = [name for name in present if name and name not in used and not name.startswith(INDEX_COLUMNS)]
+    if "rating" not in present and unused and set(SPELLINGS["user"]) & set(present):
+        raise InputError(
+            f"{path} has no column 'rating', and its column '{unused[0]:.40}' is not used; rename it to 'rating', or "
+            "remove it if every row is a like."
+        )
 
 
 def read_rating_rows(path: Path) -> list[dict[str, Any]]:
@@ -241,7 +254,8 @@ def _read_100k(root: Path, problems: Problems) -> tuple[Catalogue, dict[str, Any
 
 def _read_inter(path: Path, problems: Problems) -> tuple[Catalogue, dict[str, Any]]:
     options: dict[str, Any] = {"delimiter": "\t", "quoted": False}
-    kinds = {"user_id": TEXT, "item_id": TEXT, "rating": FLOAT, "timestamp": FLOAT}
+    kinds = {"user_id": ID, "item_id": ID, "rating": FLOAT, "timestamp": FLOAT}
+    _check_unused(path, [name.partition(":")[0] for name in read_names(path, "\t")], list(kinds))
     rated = read_columns(path, kinds, problems, optional=("rating", "timestamp"), **options)
     text = ("movie_title", "title", "release_year", "class", "genre")
     names = {"item_id": TEXT, **dict.fromkeys(text, TEXT)}
@@ -268,7 +282,7 @@ def _read_generic(first: Path, second: Path, problems: Problems) -> tuple[Catalo
     # pandas writes a column of years with a gap as 1995.0
     kinds = {"item": ID, "title": TEXT, "year": FLOAT, "genres": WORDS, "tags": WORDS}
     films = read_columns(first, kinds, problems, optional=more, nullable=more)
-    rated = read_columns(second, {**RATED, "user": ID, "item": ID}, problems, optional=("rating", "time"))
+    rated = _read_rating_columns(second, problems)
     ids = _parse_ids(films["item"])
     empty = [""] * len(ids)
     tags = [_split_words(t) for t in (films["tags"].to_pylist() if "tags" in films else empty)]

@@ -58,11 +58,13 @@ def read_columns(
     """
     try:
         import pyarrow as pa
+        import pyarrow.compute
         import pyarrow.csv as pc
     except ImportError:
         raise MissingExtra("reading ratings", "recommend") from None
     if path.suffix == ".parquet":
         return _read_parquet(path, kinds, optional, nullable)
+    ids = [name for name, kind in kinds.items() if kind == ID]
     kinds = {name: _PLAIN.get(kind, kind) for name, kind in kinds.items()}
     raw = _read_bytes(path, encoding)
     if len(delimiter) > 1:  # 1M and 10M use '::', parsers need one character; no title has this one
@@ -73,6 +75,9 @@ def read_columns(
     if missing:
         raise InputError(f"{path} has no column '{missing[0]}'; it has: {', '.join(columns) or 'none'}.")
     present = [name for name in kinds if name in columns]
+    twice = [name for name in present if columns.count(name) > 1]
+    if twice:
+        raise InputError(f"{path} has the column '{twice[0]}' more than once; keep one of them.")
     read_options: dict[str, Any] = {"column_names": columns, "skip_rows": 0 if names is not None else 1}
     quotes = quoted and b'"' in raw
     parse_options = {"delimiter": delimiter, "quote_char": '"' if quoted else False, "newlines_in_values": quotes}
@@ -93,7 +98,8 @@ def read_columns(
         table = parse({name: kinds[name] for name in present}, True)
         if quotes and len(table) + read_options["skip_rows"] != raw.count(b"\n") + (not raw.endswith(b"\n")):
             _find_multiline_values(raw, delimiter, path)  # raises for an unclosed quote
-        if not any(table[name].null_count for name in present if name not in nullable):
+        is_id_missing = any(pa.compute.index(table[name], "").as_py() >= 0 for name in ids)
+        if not is_id_missing and not any(table[name].null_count for name in present if name not in nullable):
             return {name: table[name].combine_chunks() for name in present}
     except pa.ArrowInvalid:
         pass  # find the bad row below
@@ -104,7 +110,7 @@ def read_columns(
     text, ragged = _read_as_text(lambda skip, block: parse(dict.fromkeys(present, TEXT), False, skip, block), raw, path)
     lines = _locate_rows(normalized, multiline, head, len(text) + len(ragged))
     bad_rows = {row - head: why for row, why in ragged.items()}
-    return _filter_rows(text, kinds, present, nullable, bad_rows, lines, path, problems)
+    return _filter_rows(text, kinds, present, nullable, ids, bad_rows, lines, path, problems)
 
 
 def read_names(path: Path, delimiter: str) -> list[str]:
@@ -185,6 +191,7 @@ def _filter_rows(
     kinds: Mapping[str, str],
     columns: Sequence[str],
     nullable: Sequence[str],
+    ids: Sequence[str],
     ragged: Mapping[int, str],
     lines: _RowLines,
     path: Path,
@@ -205,6 +212,11 @@ def _filter_rows(
     good = np.ones(len(table), bool)
     rows = np.delete(np.arange(len(lines.first)), np.array(list(ragged), np.int64))
     for name in columns:
+        if name in ids:
+            empty = pc.equal(table[name], "").to_numpy()
+            for at in np.flatnonzero(empty & good):
+                reject(rows[at], f"{name} is empty")
+            good &= ~empty
         if kinds[name] == TEXT:
             continue
         fits = pc.match_substring_regex(table[name], _PATTERNS[kinds[name]]).to_numpy()
@@ -238,6 +250,7 @@ def _read_parquet(
     path: Path, kinds: Mapping[str, str], optional: Sequence[str], nullable: Sequence[str]
 ) -> dict[str, Any]:
     import pyarrow as pa
+    import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
     try:
@@ -260,6 +273,12 @@ def _read_parquet(
         if converted is None:
             plain = _PLAIN.get(kinds[name], kinds[name])
             raise InputError(f"{path}: column '{name}' is {column.type}, not {plain}; convert it.")
+        if (
+            kinds[name] == ID
+            and pa.types.is_string(converted.type)
+            and (empty := pc.sum(pc.equal(converted, "")).as_py())
+        ):
+            raise InputError(f"{path}: column '{name}' has {empty:,} empty values; fill or drop those rows.")
         columns[name] = converted
     return columns
 
