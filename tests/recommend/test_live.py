@@ -310,6 +310,39 @@ def test_a_snapshot_does_not_change(folder):
     served.close()
 
 
+def test_a_service_answers_with_what_another_process_adds(folder):
+    with (
+        Recommender.load(folder) as model,
+        run_in_background(create_app(model)) as url,
+        httpx.Client(base_url=url) as c,
+    ):
+        assert c.get("/api/items/robot").status_code == 404
+        with Recommender.load(folder) as other:
+            without_encoder(other).add_items([ROBOT])
+            other.add_ratings([{"user": "kim", "item": item, "rating": 5} for item in (1, 2, "robot")])
+            refused = c.post("/api/ratings", json={"ratings": [{"user": "kim", "item": 5, "rating": 1}]})
+            assert refused.status_code >= 400
+            assert "locked" in refused.json()["error"], "one process writes at a time"
+        end = time.monotonic() + 20
+        while c.get("/api/recommend", params={"user": "kim"}).status_code != 200 and time.monotonic() < end:
+            time.sleep(0.05)
+        assert len(c.get("/api/ratings", params={"user": "kim"}).json()) == 3
+        assert c.get("/api/items/robot").json()["title"] == ROBOT["title"]
+        answer = c.post("/api/ratings", json={"ratings": [{"user": "kim", "item": 5, "rating": 1}]})
+        assert answer.json() == {"added": 1, "waiting": 0}
+
+
+def test_a_look_at_an_item_or_at_ratings_changes_no_score(folder):
+    with Recommender.load(folder) as model:
+        before, item, ratings = model.recommend(1), model.describe_item(2), model.list_ratings(1)
+        assert model._live is None
+        assert model.recommend(1) == before
+        assert model.list_ratings("unknown") == []
+        without_encoder(model).add_items([ROBOT])
+        assert (model.describe_item(2), model.list_ratings(1)) == (item, ratings), "the same once it is live"
+        assert json.loads(json.dumps([item, *ratings])) == [item, *ratings]
+
+
 def test_the_service_takes_items_and_ratings(folder):
     with (
         Recommender.load(folder) as model,

@@ -183,6 +183,10 @@ class LiveData:
         self.offset += len(lines)
         return bool(lines)
 
+    def follow(self) -> bool:
+        """Apply what another process wrote, if this one does not write; return whether there was any."""
+        return not self._locked and self.replay()
+
     def save(self, path: Path) -> None:
         """Save the fitted model to `path`, and the changes to the journal beside it."""
         journal = get_live_folder(path) / JOURNAL
@@ -536,19 +540,6 @@ class LiveData:
             width,
             np.zeros(len(users), np.int64),
         )
-
-    def describe_item(self, item: object) -> dict[str, Any]:
-        """Return an item's fields; raise NotFound if it is not there."""
-        row = self.item_rows.get(str(item))
-        if row is None or self.removed.data[row]:
-            raise NotFound(f"there is no item '{item}'; /api/search finds some.")
-        return {
-            "id": self._ids.data[row],
-            "title": self._titles[row],
-            "text": self.texts[row],
-            "genres": list(self._genres[row]),
-            "year": int(self._years.data[row]) or None,
-        }
 
 
 def _has_numbers(ids: NDArray[Any]) -> bool:

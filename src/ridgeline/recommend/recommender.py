@@ -181,6 +181,7 @@ class Recommender:
         self._item_rows: dict[str, int] | None = None
         self._folder: Path | None = None  # with the journal; None for a model that was not loaded
         self._live: LiveData | None = None  # what arrived after the fit
+        self._followed_bytes = 0  # size of the journal when it was last read for changes of another process
         self.version = 1  # grows with every refit
         self.fixed_penalty: float | None = None  # EASE's λ if the caller gave it; else every refit chooses one
         self.journal_lines = 0  # lines of the journal that this version learnt from
@@ -379,11 +380,24 @@ class Recommender:
 
     def list_ratings(self, user: object) -> list[dict[str, Any]]:
         """List a user's ratings {"item", "title", "rating", "time"}, oldest first; empty for an unknown user."""
-        return self._get_live().list_ratings(str(user))
+        if self._live is not None:
+            return self._live.list_ratings(str(user))
+        rows = self.find_users([user])
+        seen = self.seen.select(rows[rows >= 0])
+        ids, titles = self.catalogue.ids[seen.items].tolist(), self.catalogue.titles
+        entries = zip(ids, seen.items.tolist(), seen.stars.tolist(), seen.times.tolist(), strict=True)
+        return [{"item": key, "title": titles[row], "rating": stars, "time": time} for key, row, stars, time in entries]
 
     def describe_item(self, item: object) -> dict[str, Any]:
         """Return the id, title, text, genres and year of an item."""
-        return self._get_live().describe_item(item)
+        row, c = self.find_item(item), self.catalogue
+        return {
+            "id": c.ids[[row]].tolist()[0],
+            "title": c.titles[row],
+            "text": c.texts[row] if c.texts else "",
+            "genres": list(c.genres[row]),
+            "year": int(c.years[row]) or None,
+        }
 
     def apply_changes(
         self, changes: Sequence[Change], *, encode: Encode | None = None, all_or_none: bool = False
@@ -427,6 +441,22 @@ class Recommender:
         if old._live is not None:
             live.take_over(old._live)
         self._refresh()
+
+    def follow(self) -> bool:
+        """Use what another process wrote to the journal; return whether there was any."""
+        if self._folder is None:
+            return False
+        try:
+            size = (get_live_folder(self._folder) / JOURNAL).stat().st_size
+        except OSError:
+            return False
+        if size == self._followed_bytes:
+            return False
+        self._followed_bytes = size
+        is_changed = self._get_live().follow()
+        if is_changed:
+            self._refresh()
+        return is_changed
 
     def _encode_texts(self, texts: Sequence[str]) -> Floats:
         if not self.has_texts:

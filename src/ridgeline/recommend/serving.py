@@ -33,7 +33,7 @@ from ridgeline.recommend.versions import RefitRules, count_learnt_lines, list_ve
 
 Result = dict[str, int] | InputError
 
-POLL_S = 1.0  # how often a refit that may be due is looked for
+POLL_S = 1.0  # how often a refit that may be due, and changes of other processes, are looked for
 RETRY_S = 60.0  # after a refit that failed
 STOP_S = 10.0  # for a refit to end when the server stops
 MAX_PREPARED, MIN_PREPARED_LIKES = 500, 128  # users whose lists are made at the start, and their likes
@@ -126,6 +126,12 @@ class ServedModel:
         self._model.commit_lines(lines)
         self.snapshot = copy(self._model)
         self.note_ratings(lines)
+
+    def follow(self) -> None:
+        """Answer with what another process wrote to the journal, such as `recommend add`."""
+        with self.writing:
+            if self._model.follow():
+                self.snapshot = copy(self._model)
 
     # -- versions
 
@@ -265,7 +271,10 @@ class ServedModels:
 
 
 class Refitter:
-    """A thread that refits the models of a server in processes of their own, by RefitRules, and swaps them in."""
+    """A thread that refits the models of a server in processes of their own, by RefitRules, and swaps them in.
+
+    It also looks for changes that other processes wrote, once a second.
+    """
 
     def __init__(self, served: ServedModels, rules: RefitRules) -> None:
         self._served, self._rules = served, rules
@@ -275,8 +284,7 @@ class Refitter:
         self._last_s = {name: time.monotonic() for name in served.models}
 
     def __enter__(self) -> Refitter:
-        if self._rules != RefitRules():
-            self._thread.start()
+        self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -297,6 +305,10 @@ class Refitter:
     def _run(self) -> None:
         while not self._stop.wait(POLL_S):
             for model in self._served.models.values():
+                try:
+                    model.follow()
+                except RidgelineError as error:
+                    _log.warning("the journal of model '%s' cannot be read: %s", model.name, error)
                 if self.is_due(model, time.monotonic()) and not self._stop.is_set():
                     self.refit(model)
 
