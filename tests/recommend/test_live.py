@@ -13,6 +13,8 @@ import subprocess
 import sys
 import threading
 import time
+from copy import copy
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,9 +25,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ridgeline.errors import InputError, Locked
-from ridgeline.recommend import Change, Options, Recommender, ServedModel, create_app
-from ridgeline.recommend.live import JOURNAL, MAX_TEXT_CHARS, Conflict, NotFound, TooLarge, read_new_items
+from ridgeline.recommend import Change, Options, Recommender, ServedModel, create_app, demo
+from ridgeline.recommend.live import JOURNAL, MAX_TEXT_CHARS, Conflict, LiveData, NotFound, TooLarge, read_new_items
 from ridgeline.recommend.models import FoldIn
+from ridgeline.recommend.refits import refit
 from ridgeline.web import run_in_background
 
 ROBOT = {
@@ -330,6 +333,31 @@ def test_a_service_answers_with_what_another_process_adds(folder):
         assert c.get("/api/items/robot").json()["title"] == ROBOT["title"]
         answer = c.post("/api/ratings", json={"ratings": [{"user": "kim", "item": 5, "rating": 1}]})
         assert answer.json() == {"added": 1, "waiting": 0}
+
+
+def test_a_rating_outside_the_range_of_the_format_is_refused_also_after_a_refit(tmp_path):
+    folder = tmp_path / "model"
+    Recommender.fit(replace(demo.draw_dataset(), form="csv"), None).save(folder)
+    outside = [{"user": 1, "item": 1, "rating": rating} for rating in (0, 5.5, 100, -3)]
+    with Recommender.load(folder) as model:
+        assert model.rating_range == (0.5, 5)
+        for rating in outside:
+            with pytest.raises(InputError, match=r"the ratings of this model go from 0\.5 to 5"):
+                model.add_ratings([rating])
+        model.add_ratings([{"user": 1, "item": 1, "rating": 0.5}])
+    assert refit(folder) == 2
+    with Recommender.load(folder) as model:
+        assert model.version == 2
+        with pytest.raises(InputError, match="go from"):
+            model.add_ratings([outside[2]])
+
+
+def test_other_data_may_have_any_ratings(model):
+    model = copy(model)
+    model.rating_range = None
+    assert LiveData(model).check([Change("add_ratings", [{"user": 1, "item": 1, "rating": 800}])], list)[0] == [
+        {"added": 1, "waiting": 0}
+    ]
 
 
 def test_a_look_at_an_item_or_at_ratings_changes_no_score(folder):

@@ -14,6 +14,7 @@ from __future__ import annotations
 import base64
 import heapq
 import json
+import math
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -305,6 +306,13 @@ class LiveData:
         if change.kind == "add_ratings":
             now = int(time.time())
             ratings = [parse_rating(value, now) for value in change.values]
+            low, high = self._fitted.rating_range or (-math.inf, math.inf)
+            for rating in ratings:
+                if not low <= rating["rating"] <= high:
+                    raise InputError(
+                        f"user '{rating['user']}' gave item '{rating['item']}' {rating['rating']:g}; the ratings of "
+                        f"this model go from {low:g} to {high:g}."
+                    )
             waiting = sum(not exists(rating["item"]) for rating in ratings)
             pending.ratings |= {(rating["user"], rating["item"]): True for rating in ratings}
             lines = [{"op": "rating", **rating} for rating in ratings]

@@ -56,6 +56,7 @@ from ridgeline.recommend.models import (
 )
 from ridgeline.recommend.models.hybrid import standardize
 from ridgeline.recommend.ranking import top_k
+from ridgeline.recommend.readers import FORMS, STARS
 from ridgeline.recommend.titles import TitleIndex, move_article_first
 from ridgeline.recommend.versions import JOURNAL, find_version, get_current, get_live_folder
 
@@ -183,6 +184,7 @@ class Recommender:
         self._live: LiveData | None = None  # what arrived after the fit
         self._followed_bytes = 0  # size of the journal when it was last read for changes of another process
         self.version = 1  # grows with every refit
+        self.rating_range: tuple[float, float] | None = None  # of the data's format, if it has one
         self.fixed_penalty: float | None = None  # EASE's λ if the caller gave it; else every refit chooses one
         self.journal_lines = 0  # lines of the journal that this version learnt from
         self.waiting: list[dict[str, Any]] = []  # ratings that it could not learn, because their items are not there
@@ -258,6 +260,7 @@ class Recommender:
             template=template,
         )
         model.fixed_penalty = fixed_penalty
+        model.rating_range = STARS if dataset.form in FORMS else None
         model._loaded_encoder.embedder = embedder
         return model
 
@@ -758,6 +761,7 @@ def save_model(model: Recommender, path: str | os.PathLike[str], more: Mapping[s
         "weights": model.hybrid.weights,
         "genome": c.genome,
         "fixed_penalty": model.fixed_penalty,
+        "rating_range": model.rating_range,
         "users": len(model.user_ids),
         "items": len(c),
         **(more or {}),
@@ -872,6 +876,8 @@ def _load_folder(cls: type[Recommender], folder: Path, *, device: str, verify: b
         template=meta["template"],
     )
     model.fixed_penalty, model.journal_lines = meta.get("fixed_penalty"), meta.get("journal_lines", 0)
+    if meta.get("rating_range") is not None:
+        model.rating_range = float(meta["rating_range"][0]), float(meta["rating_range"][1])
     if (folder / WAITING_FILE).exists():
         model.waiting = list(store.read_lines(folder / WAITING_FILE).objects)
     return model

@@ -51,7 +51,7 @@ def refit(path: str | os.PathLike[str], *, device: str = "cpu", progress: Progre
             device=device,
             progress=progress,
         )
-        fitted.waiting = waiting
+        fitted.waiting, fitted.rating_range = waiting, model.rating_range
         progress("writing")
         number, target = prepare_version(folder)
         save_model(fitted, target, {"journal_lines": lines, "fit": hash_fit(folder), "version": number})
