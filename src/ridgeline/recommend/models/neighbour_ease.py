@@ -99,13 +99,8 @@ class NeighbourEase:
             items, weights = np.concatenate([items, shared]), np.concatenate([weights, shares], axis=1)
         fitted = self.weights.shape[0]
         items, weights = items[items < fitted], weights[:, items < fitted]
-        starts = self.weights.indptr[items].astype(np.int64)
-        lengths = self.weights.indptr[items + 1] - starts
-        entries = np.repeat(starts - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
-        columns, values = self.weights.indices[entries], self.weights.data[entries]
         scores = np.zeros((len(weights), self.width), np.float32)
-        for line, weight in zip(scores, weights, strict=True):
-            line[:fitted] = np.bincount(columns, np.repeat(weight, lengths) * values, minlength=fitted)
+        scores[:, :fitted] = (self.weights[items].T @ np.ascontiguousarray(weights.T)).T
         if self.fold is not None:
             self.fold.fill(scores)
         return scores
