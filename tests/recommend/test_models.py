@@ -228,9 +228,9 @@ def test_a_few_users_are_scored_as_many_are(train, kind, likes, new, seed):
 
 
 def test_a_history_is_scored_the_same_while_its_likes_come_and_go(train, monkeypatch):
-    """The sums over the oldest likes are kept; likes that change must not meet those of another history."""
-    monkeypatch.setattr(ease, "KEPT_LIKES", 3)
-    monkeypatch.setattr(ease, "MAX_KEPT_BYTES", 4_000)  # ten histories
+    """The sums over the oldest likes are cached; likes that change must not meet those of another history."""
+    monkeypatch.setattr(ease, "CACHED_LIKES", 3)
+    monkeypatch.setattr(ease, "MAX_CACHE_BYTES", 4_000)  # ten histories
     rng = np.random.default_rng(0)
     model, half_lives = Ease(5.0).fit(train), [None, 2.0]
     items = rng.permutation(ITEMS)[:10]

@@ -185,6 +185,13 @@ def test_two_matrices_are_ranked_as_deep_as_a_metric_looks(tmp_path):
     assert [metrics[name]["mean"] for name in metrics] == [0.0, 1.0]
 
 
+def test_a_truth_whose_ratings_have_another_name_is_refused(tmp_path):
+    (tmp_path / "truth.csv").write_text("user,item,stars\nu1,a,1\n")
+    (tmp_path / "run.csv").write_text("user,item,score\nu1,a,1\n")
+    with pytest.raises(InputError, match="no column 'rating', and its column 'stars' is not used"):
+        score_run(tmp_path / "run.csv", tmp_path / "truth.csv", ["map"])
+
+
 def test_an_item_id_of_two_rows_is_named(tmp_path):
     arrays = {
         "users": np.ones((1, 1), np.float32),

@@ -123,13 +123,13 @@ def _read_rating_columns(path: Path, problems: Problems) -> dict[str, Any]:
     delimiter = "\t" if path.suffix == ".tsv" else ","
     present = read_names(path, delimiter)
     names = {kind: next((n for n in spellings if n in present), spellings[0]) for kind, spellings in SPELLINGS.items()}
-    _check_unused(path, present, list(names.values()))
+    check_unused_columns(path, present, list(names.values()))
     kinds = {names["user"]: ID, names["item"]: ID, names["rating"]: FLOAT, names["time"]: MOMENT}
     columns = read_columns(path, kinds, problems, delimiter=delimiter, optional=(names["rating"], names["time"]))
     return {kind: columns[name] for kind, name in names.items() if name in columns}
 
 
-def _check_unused(path: Path, present: Sequence[str], used: Sequence[str]) -> None:
+def check_unused_columns(path: Path, present: Sequence[str], used: Sequence[str]) -> None:
     """Refuse ratings without a column 'rating', but with another column that may be meant: stars, plays or event."""
     unused = [name for name in present if name and name not in used and not name.startswith(INDEX_COLUMNS)]
     if "rating" not in present and unused and set(SPELLINGS["user"]) & set(present):
@@ -255,7 +255,7 @@ def _read_100k(root: Path, problems: Problems) -> tuple[Catalogue, dict[str, Any
 def _read_inter(path: Path, problems: Problems) -> tuple[Catalogue, dict[str, Any]]:
     options: dict[str, Any] = {"delimiter": "\t", "quoted": False}
     kinds = {"user_id": ID, "item_id": ID, "rating": FLOAT, "timestamp": FLOAT}
-    _check_unused(path, [name.partition(":")[0] for name in read_names(path, "\t")], list(kinds))
+    check_unused_columns(path, [name.partition(":")[0] for name in read_names(path, "\t")], list(kinds))
     rated = read_columns(path, kinds, problems, optional=("rating", "timestamp"), **options)
     text = ("movie_title", "title", "release_year", "class", "genre")
     names = {"item_id": TEXT, **dict.fromkeys(text, TEXT)}

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from ridgeline.errors import InputError
 from ridgeline.recommend.data import Floats, Histories, Ints, Problems
 from ridgeline.recommend.evaluation import bootstrap_interval
-from ridgeline.recommend.readers import SPELLINGS
+from ridgeline.recommend.readers import SPELLINGS, check_unused_columns
 from ridgeline.recommend.tables import FLOAT, ID, read_columns, read_names
 
 TABLES = {".parquet": "", ".csv": ",", ".tsv": "\t", ".inter": "\t"}  # suffixes and delimiters
@@ -85,6 +85,9 @@ def score_run(
     min_rating  ratings from this on are relevant
     binary      every relevant item has the gain 1
     """
+    if truth.suffix in TABLES and truth.is_file():
+        used = [name for kind in ("user", "item", "time") for name in SPELLINGS[kind]]
+        check_unused_columns(truth, read_names(truth, TABLES[truth.suffix] or ","), used)
     table = read_table(truth, "rating", "qrels")
     if not len(table.users):
         raise InputError(f"{truth} has no rows; give the held-out items.")

@@ -30,10 +30,8 @@ MAX_ITEMS = 20_000  # 1.6 GB of weights; with more items, only the most liked ta
 BLOCK = 2_048  # items (or users) per block of the co-occurrence
 MAX_RESIDUAL = 1e-3  # of (G + λI)P − I on random vectors, relative
 MIN_ITEMS_PER_USER = 4  # from this ratio on, the users × users matrix is faster
-KEPT_LIKES = (
-    64  # the sums over a multiple of so many oldest likes of a user are kept: reading their rows takes 4 µs each
-)
-MAX_KEPT_BYTES = 128 << 20
+CACHED_LIKES = 64  # sums over the oldest likes are cached, for a multiple of these: each takes 4 µs
+MAX_CACHE_BYTES = 128 << 20
 Solution = tuple[Any, Callable[[Any], Any]]  # P [K, K], and the product of G + λI with [K, n]
 
 
@@ -45,8 +43,8 @@ class Ease:
             raise InputError(f"EASE's λ is {penalty}; give a finite number above 0, such as {DEFAULT_PENALTY:g}.")
         self.penalty, self.max_items, self.device = penalty, max_items, device
         self.fold: FoldIn | None = None  # items that arrived after the fit
-        self._kept: dict[tuple[Any, ...], Floats] = {}  # sums of histories, the one used last at the end
-        self._lock = threading.Lock()  # of _kept; both are shared by copies with other items folded in
+        self._cached: dict[tuple[Any, ...], Floats] = {}  # sums of histories, the one used last at the end
+        self._lock = threading.Lock()  # of _cached; both are shared by copies with other items folded in
 
     def fit(self, train: Histories) -> Self:
         counts = np.bincount(train.items, minlength=train.width)
@@ -56,7 +54,7 @@ class Ease:
         self.width = train.width
         part = train.matrix()[:, self.item_rows].tocsr()
         self.weights = np.ascontiguousarray(_solve(part, self.penalty, self.device))
-        self._kept = {}
+        self._cached = {}
         return self
 
     def scores(self, users: Histories, weights: Any = None) -> Floats:
@@ -73,13 +71,15 @@ class Ease:
         """Score all items for the likes of one user, the latest last: float32 [kinds, items], for several half-lives.
 
         The same scores as those of `scores` with `recency_weights`, in less time: the likes of a long history but the
-        last ones are summed once, and kept until they change.
+        last ones are summed once, and cached until they change.
         """
-        kept = len(items) // KEPT_LIKES * KEPT_LIKES
+        cached = len(items) // CACHED_LIKES * CACHED_LIKES
         weights = weigh_likes(len(items), half_lives)
-        part = self._sum_likes(items[kept:], weights[:, kept:])
-        if kept:
-            part += self._sum_kept(items[:kept], half_lives) * weigh_likes(len(items) - kept + 1, half_lives)[:, :1]
+        part = self._sum_likes(items[cached:], weights[:, cached:])
+        if cached:
+            part += (
+                self._sum_cached(items[:cached], half_lives) * weigh_likes(len(items) - cached + 1, half_lives)[:, :1]
+            )
         if self.fold is not None:
             shared, shares = self.fold.share_likes(items, weights)
             if len(shared):
@@ -99,19 +99,19 @@ class Ease:
             sum_rows(self.weights, rows[known], np.ascontiguousarray(weights[:, known], np.float32), part)
         return part
 
-    def _sum_kept(self, items: Ints, half_lives: Sequence[float | None]) -> Floats:
+    def _sum_cached(self, items: Ints, half_lives: Sequence[float | None]) -> Floats:
         """Return the sums over `items` as a complete history, from the cache if they are there. Do not change them."""
         key = (hashlib.blake2b(items.tobytes(), digest_size=16).digest(), *half_lives)
         with self._lock:
-            part = self._kept.pop(key, None)
+            part = self._cached.pop(key, None)
             if part is not None:
-                self._kept[key] = part  # the latest one
+                self._cached[key] = part  # the latest one
                 return part
         part = self._sum_likes(items, weigh_likes(len(items), half_lives))
         with self._lock:
-            self._kept[key] = part
-            while len(self._kept) > max(1, MAX_KEPT_BYTES // max(1, part.nbytes)):
-                del self._kept[next(iter(self._kept))]
+            self._cached[key] = part
+            while len(self._cached) > max(1, MAX_CACHE_BYTES // max(1, part.nbytes)):
+                del self._cached[next(iter(self._cached))]
         return part
 
     def extend(self, width: int, fold: FoldIn) -> Ease:
