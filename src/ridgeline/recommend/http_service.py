@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ridgeline import web
-from ridgeline.errors import InputError, RidgelineError
+from ridgeline.errors import InputError, Locked, RidgelineError
 from ridgeline.recommend.live import Change, Conflict, NotFound, TooLarge
 from ridgeline.recommend.recommender import TEXT_WEIGHT, Options, Recommender, parse_years
 from ridgeline.recommend.request_rates import RequestRates
@@ -143,6 +143,9 @@ def create_app(
                 result = await run_in_threadpool(served.write, prepare(request, body))
             except InputError as error:
                 result = error
+            except Locked:
+                sentence = "another process writes to this model, so this one takes no changes; send them to that one."
+                return JSONResponse({"error": sentence}, 503)
             if isinstance(result, InputError):
                 return JSONResponse({"error": str(result)}, _choose_status(result))
             return JSONResponse(result, status)
