@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import statistics
 import subprocess
@@ -174,7 +175,9 @@ def run_contender(options: argparse.Namespace) -> None:
     end = os.times()
     result["cpu_s"] = end.user + end.system - start.user - start.system
     print(json.dumps(result), flush=True)
-    os._exit(0)  # workers that wait for the next batch
+    for process in multiprocessing.active_children():  # they wait for the next batch, and hold the pipe of this output
+        process.kill()
+    os._exit(0)
 
 
 def measure_cpu(root: Path, rounds: int) -> list[str]:
