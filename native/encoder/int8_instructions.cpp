@@ -73,14 +73,14 @@ std::vector<Int8Instructions> supported_int8(Isa isa) {
 Int8Instructions parse_int8(const std::string &word, Isa isa) {
   const std::vector<Int8Instructions> all = supported_int8(isa);
   const char *forced = isa == chosen_isa() ? std::getenv("RIDGELINE_INT8") : nullptr;
-  const std::string wanted = word.empty() && forced ? forced : word;
-  if (wanted.empty()) return all.back();
+  const std::string requested = word.empty() && forced ? forced : word;
+  if (requested.empty()) return all.back();
   std::string names;
   for (const Int8Instructions one : all) {
-    if (wanted == name(one)) return one;
+    if (requested == name(one)) return one;
     names += names.empty() ? name(one) : std::string(", ") + name(one);
   }
-  throw std::invalid_argument("int8 instructions '" + wanted + "' are not on this CPU; there are: " + names);
+  throw std::invalid_argument("int8 instructions '" + requested + "' are not on this CPU; there are: " + names);
 }
 
 } // namespace ridgeline

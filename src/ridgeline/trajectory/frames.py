@@ -242,8 +242,8 @@ class FrameDataset:
         if name not in self.deltas:
             return None, None
         requested = rows[:, None] + self.deltas[name]
-        kept = requested.clip(self._starts[episodes, None], self._ends[episodes, None] - 1)
-        return kept, requested != kept
+        clipped = requested.clip(self._starts[episodes, None], self._ends[episodes, None] - 1)
+        return clipped, requested != clipped
 
     def _read_frames(self, requested: Mapping[str, Array], episodes: Array, pin: bool) -> dict[str, Any]:
         """Decode frames by their rows [B, T] in the table: {feature: [B · T, C, H, W]}, one file after the other."""

@@ -117,7 +117,7 @@ class LineFile:
         self._searched = (0, 0), 0  # (inode, offset) of a long line, and how far its end was looked for
         self._copied = False  # the file being read is a copy of one that was cut
         self._intact_ns = time.time_ns()  # when the bytes that were read were last seen in the file
-        self._held = -1, 0.0  # the offset of parts that wait for the rest of their line, and since when
+        self._waiting = -1, 0.0  # the offset of parts that wait for the rest of their line, and since when
         self._number: int | None = None  # lines read so far, if this process read from the beginning of the file
 
     def stop(self) -> None:
@@ -151,11 +151,11 @@ class LineFile:
                     continue
                 self._intact_ns = time.time_ns()
                 if lines is not None:
-                    whole = self._count_whole(lines)
-                    if not whole and self._waits_for_rest(lines, place.offset, file):
+                    complete = self._count_whole(lines)
+                    if not complete and self._waits_for_rest(lines, place.offset, file):
                         await self._pause()
                         continue
-                    lines = lines.cut(whole) if whole else lines
+                    lines = lines.cut(complete) if complete else lines
                     place = place.after(lines)
                     yield self._batch(lines, place)
                     continue
@@ -269,16 +269,16 @@ class LineFile:
 
     def _list_rotated(self, file: BinaryIO, fits: Callable[[os.stat_result], bool]) -> list[tuple[Path, int]]:
         """List the rotated files but `file` that fit, oldest first, with their inodes."""
-        own, rotated = os.fstat(file.fileno()).st_ino, re.compile(re.escape(self.path.name) + ROTATED)
-        found = list[tuple[int, Path, int]]()
+        current, rotated = os.fstat(file.fileno()).st_ino, re.compile(re.escape(self.path.name) + ROTATED)
+        copies = list[tuple[int, Path, int]]()
         for path in self.path.parent.glob(escape(self.path.name) + "[.-]*"):
             if rotated.fullmatch(path.name) is None:
                 continue
             with suppress(OSError):
                 status = path.stat()
-                if stat.S_ISREG(status.st_mode) and status.st_ino != own and fits(status):
-                    found.append((status.st_mtime_ns, path, status.st_ino))
-        return [(path, inode) for _, path, inode in sorted(found)]
+                if stat.S_ISREG(status.st_mode) and status.st_ino != current and fits(status):
+                    copies.append((status.st_mtime_ns, path, status.st_ino))
+        return [(path, inode) for _, path, inode in sorted(copies)]
 
     def _open_copy(self, file: BinaryIO, place: _Place) -> tuple[BinaryIO, _Place] | None:
         """Open the copy that logrotate's copytruncate made before it cut the file: it has the lines not read yet.
@@ -335,10 +335,10 @@ class LineFile:
 
     def _waits_for_rest(self, lines: _Lines, offset: int, file: BinaryIO) -> bool:
         """Whether to wait for the rest of a line of which there are only parts: not for long, nor for a long line."""
-        if self._held[0] != offset:
-            self._held = offset, time.monotonic()
+        if self._waiting[0] != offset:
+            self._waiting = offset, time.monotonic()
         ends = not self._follow or self._stop.is_set() or self._moved(file) or len(lines.data) > self._chunk // 2
-        return not ends and time.monotonic() - self._held[1] < PARTS_S
+        return not ends and time.monotonic() - self._waiting[1] < PARTS_S
 
     def _batch(self, lines: _Lines, place: _Place) -> Batch:
         """Make a batch of `lines`, which end at `place`; they are numbered if the file was read from its beginning."""

@@ -173,19 +173,19 @@ def parse_lines(
 
 def _join_parts(events: list[Event], places: list[str]) -> tuple[list[Event], list[str]]:
     """Join the parts of a line, each stream by itself; a line that continues after `events` keeps `_partial`."""
-    whole, begun = list[tuple[Event, str]](), dict[Any, tuple[Event, str]]()
+    complete, begun = list[tuple[Event, str]](), dict[Any, tuple[Event, str]]()
     for event, place in zip(events, places, strict=True):
         words = event["attributes"]
         first, place = begun.pop(words.get("stream"), (event, place))
         if first is not event:
             message = first["attributes"]["message"] + words["message"]
             if len(message) > LONGEST:
-                whole.append((first, place))
+                complete.append((first, place))
             else:
                 event = {**event, "time": first["time"], "attributes": {**words, "message": message}}
         if event["attributes"].get("_partial"):
             begun[words.get("stream")] = event, place
         else:
-            whole.append((event, place))
-    whole += begun.values()
-    return [event for event, _ in whole], [place for _, place in whole]
+            complete.append((event, place))
+    complete += begun.values()
+    return [event for event, _ in complete], [place for _, place in complete]
