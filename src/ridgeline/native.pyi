@@ -658,7 +658,8 @@ def solve_neighbours(frequent: Annotated[NDArray[numpy.int32], dict(shape=(None,
 
 def sum_rows(table: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], weights: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], threads: int = 1, isa: str = '') -> None:
     """
-    out [kinds, width] = weights [kinds, count] · table[rows], in float32 and in the order of rows.
+    out [kinds, width] = weights [kinds, count] · table[rows], in float32 and in the order of rows. A weight of 0
+    leaves its row out.
     """
 
 def encode_base64(rows: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], before: bytes = ..., after: bytes = ...) -> list:
