@@ -16,7 +16,11 @@ from ridgeline.fabric import launch_remotely
 
 START = "import sys; from ridgeline.fabric import launch_remotely; "
 HERE = "env ON={host} sh"
-SHOW = "import os; e = os.environ; print(e['ON'], e['RANK'], e['WORLD_SIZE'], e['LOCAL_RANK'], repr(e['ODD']))"
+# One write, because ranks share a pipe and PYTHONUNBUFFERED lets `print` write word by word.
+SHOW = (
+    "import os; e = os.environ; words = e['ON'], e['RANK'], e['WORLD_SIZE'], e['LOCAL_RANK'], repr(e['ODD']); "
+    "os.write(1, (' '.join(words) + chr(10)).encode())"
+)
 SUM = """
 import sys, numpy as np
 from ridgeline import fabric
