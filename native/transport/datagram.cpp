@@ -90,7 +90,10 @@ public:
     is_v6_ = name.ss_family == AF_INET6;
     // The forced size needs a privilege; without it net.core.rmem_max limits the window.
     if (setsockopt(fd_, SOL_SOCKET, SO_RCVBUFFORCE, &buffer_bytes, sizeof buffer_bytes)) setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &buffer_bytes, sizeof buffer_bytes);
-    if (setsockopt(fd_, SOL_SOCKET, SO_SNDBUFFORCE, &buffer_bytes, sizeof buffer_bytes)) setsockopt(fd_, SOL_SOCKET, SO_SNDBUF, &buffer_bytes, sizeof buffer_bytes);
+    // What waits in a queue of this host. TCP lets little wait there (small queues), so with more a TCP flow on the same link
+    // gets a fifth of it.
+    const int queue_bytes = 128 << 10;
+    setsockopt(fd_, SOL_SOCKET, SO_SNDBUF, &queue_bytes, sizeof queue_bytes);
     int granted = 0;
     length = sizeof granted;
     getsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &granted, &length);
