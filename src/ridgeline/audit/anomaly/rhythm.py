@@ -9,7 +9,7 @@
 >>> absence.key, absence.entry, absence.silent_s, absence.interval_s
 (('heartbeat', 'web1'), 39, 200.0, 60.0)
 
-An event has a rhythm if none of its last 32 intervals was longer than twice their median: of events that come by chance
+An event has a rhythm if all of its last 32 intervals were at most twice their median: of events that come by chance
 one series in ten thousand looks like that. It is absent when it has not come for three times its longest interval, and
 for half a minute at least. It is reported once, until it comes again.
 
