@@ -130,7 +130,7 @@ def test_the_library_multiplies_most_rows_at_once_where_the_bits_agree(tmp_path,
     config = Embedder(tiny.make(tmp_path / "tiny"), device="cpu").config
     layers = {t: GpuLayers(config, torch.device(DEVICE), t, True) for t in (torch.float16, torch.float32)}
     refused: set[int] = set()
-    monkeypatch.setattr(GpuLayers, "_library_agrees", lambda _self, _weight, _bias, size: size not in refused)
+    monkeypatch.setattr(GpuLayers, "_library_agrees", lambda _self, _weight, _bias, size, _add: size not in refused)
 
     def sizes(dtype, rows):
         return layers[dtype]._choose_library_sizes(None, None, rows)

@@ -43,12 +43,14 @@ for dtype in ("fp16", "bf16"):
     gelu = {"WIDTH": 1536, "KIND": "gelu", "BLOCK": 512, "ROWS": 4}
     found[f"activate {dtype}"] = compiled(layers._activate_kernel, {**row, "bias": "*" + dtype}, gelu, 4)
     text = {"qkv": "*" + dtype, "offsets": "*i64", "out": "*" + dtype, "scale": "fp32", "hidden": "*" + dtype,
-            "first_text": "i32"}
+            "first_text": "i32", "blocks": "i32"}
     for size in (16, 32, 64):
         shape = {"HEADS": 12, "KEY_HEADS": 12, "WIDTH": 32, "BLOCK": 32, "QUERIES": size, "KEYS": size, "ABOVE": 0,
                  "LIMIT": size, "CAUSAL": False, "WINDOW": -1, "REACH": 0, "SPAN": 0, "WIDEN": False, "bias": None,
-                 "distance_rows": None, "by_query": None, "by_key": None}
+                 "distance_rows": None, "by_query": None, "by_key": None, "STAGES": 3}
         found[f"attention {dtype} {size}"] = compiled(attention._attend_kernel, text, shape, 1 if size < 64 else 4)
+    for name, limits in {"long": {"LIMIT": 1 << 30}, "window": {"LIMIT": 1 << 30, "WINDOW": 64}}.items():
+        found[f"attention {dtype} {name}"] = compiled(attention._attend_kernel, text, {**shape, **limits}, 4)
     pool = {**wide, "MODE": "mean", "UNIT": True}
     found[f"pool {dtype}"] = compiled(layers._pool_kernel, {**text, "out": "*fp32"}, pool, 4)
     heads = {"HEADS": 12, "KEY_HEADS": 4, "HALF": 32, "BLOCK": 32, "TOKENS": 4, "PARTS": 8}
@@ -59,8 +61,9 @@ for dtype in ("fp16", "bf16"):
         boxes = {"x": (tile.tokens, tile.step), "weight": (tile.columns, tile.step),
                  "out": (tile.tokens, tile.columns // 2)}
         types = {n: f"tensordesc<{dtype}[{a},{b}]>" for n, (a, b) in boxes.items()}
-        product = {"WIDTH": 2304, "DEPTH": 768, "KIND": "gelu_16", "GATED": "GATED" in name, "TOKENS": tile.tokens,
-                   "COLUMNS": tile.columns, "STEP": tile.step, "WIDEN": False}
+        product = {"WIDTH": 2304, "DEPTH": 768, "KIND": "gelu_16", "GATED": "GATED" in name,
+                   "ADD": name == "LARGE_TILE", "TOKENS": tile.tokens, "COLUMNS": tile.columns, "STEP": tile.step,
+                   "WIDEN": False}
         found[f"product {dtype} {name}"] = compiled(
             products._linear_kernel, {**types, "bias": "*" + dtype, "tokens": "i32"}, product, tile.warps, tile.stages)
 print(json.dumps({k: {"mma": "mma" in v, "wide": ".v4.b32" in v, "local": ".local" in v} for k, v in found.items()}))
@@ -74,7 +77,7 @@ def test_the_encoders_kernels_compile_for_hopper(tmp_path):
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr[-3000:]
     facts = json.loads(done.stdout.splitlines()[-1])
-    assert len(facts) == 24
+    assert len(facts) == 28
     for name, kernel_facts in facts.items():
         assert kernel_facts["wide"] or name.startswith(("pool", "product")), name  # 16 bytes at a time
         assert kernel_facts["mma"] == name.startswith(("attention", "product")), name

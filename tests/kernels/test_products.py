@@ -58,6 +58,27 @@ def test_a_row_has_the_same_bits_beside_any_others(shape, dtype, count, has_bias
 
 
 @few
+@given(st.sampled_from([(40, 72), (136, 20)]), st.sampled_from(TYPES), st.integers(1, 70))
+def test_a_product_is_added_to_a_total_with_the_same_bits_for_any_rows(shape, dtype, count):
+    width, depth = shape
+    total, x = make_tensor(70, width, dtype=dtype), make_tensor(70, depth, dtype=dtype, seed=1)
+    weight = make_tensor(width, depth, dtype=dtype, seed=2)
+    together = products.add_linear(total.clone(), x, weight)
+    close(together, total.double() + x.double() @ weight.double().T, dtype)
+    first, last = total.clone(), total.clone()
+    products.add_linear(first[:count], x[:count], weight)
+    assert torch.equal(first, torch.cat([together[:count], total[count:]]))
+    assert torch.equal(products.linear_by_library(x, weight, None, [71], last), together)
+    assert torch.equal(last, together)
+
+
+def test_a_product_is_not_added_to_rows_that_are_not_aligned():
+    total, x, weight = make_tensor(3, 10), make_tensor(3, 8), make_tensor(10, 8)
+    with pytest.raises(ValueError, match="rows of 10 columns: give a multiple of 8"):
+        products.add_linear(total, x, weight)
+
+
+@few
 @given(st.integers(1, 70), st.sampled_from([64, 40, 130]), st.sampled_from(TYPES[1:]), st.booleans(),
        st.sampled_from(["gelu", "silu"]))  # fmt: skip
 def test_a_gate_and_what_it_multiplies_are_one_product(tokens, width, dtype, has_bias, kind):
@@ -96,3 +117,10 @@ def test_tiles_of_every_shape_give_the_same_bits(shape, dtype):
             assert torch.equal(products.linear(x[:rows], weight, bias, tile=tile), together[:rows]), (tile, rows)
     sizes = [size for size in (2048, 512) if products.library_agrees(weight, bias, size)]
     assert torch.equal(products.linear_by_library(x, weight, bias, sizes), together)
+    total = make_tensor(3000, width, dtype=dtype, seed=3)
+    added = products.add_linear(total.clone(), x, weight, tile=tiles[0])
+    for tile in tiles:
+        part = total[:65].clone()
+        assert torch.equal(products.add_linear(part, x[:65], weight, tile=tile), added[:65]), tile
+    sizes = [size for size in (2048, 512) if products.library_agrees(weight, None, size, add=True)]
+    assert torch.equal(products.linear_by_library(x, weight, None, sizes, total), added)

@@ -17,6 +17,7 @@ from ridgeline.embed.config import Config
 from ridgeline.embed.families import Rotary
 from ridgeline.embed.layers import Embeddings, Layer, Layers, Linear, Norm, Packed
 from ridgeline.kernels.encoder import (
+    ADDED_COLUMNS,
     GATE_COLUMNS,
     MAX_WIDTH,
     AttentionKind,
@@ -58,6 +59,7 @@ class GpuLayers(Layers):
         self._kind = _KINDS.get(config.activation, "gelu_tanh")
         if dtype != torch.float32:
             self._kind = _SHORT_KINDS.get(self._kind, self._kind)
+        self._adds_products = dtype != torch.float32 and config.hidden % ADDED_COLUMNS == 0
         self._rotations: dict[Rotary, Any] = {}
         self._agreements: dict[Any, bool] = {}
         self.by_offsets = (
@@ -119,22 +121,29 @@ class GpuLayers(Layers):
             return F.linear(x, weight, bias)
         return linear_by_library(x, weight, bias, self._choose_library_sizes(weight, bias, len(x)))
 
-    def _choose_library_sizes(self, weight: Any, bias: Any, rows: int) -> list[int]:
+    def _add_product(self, total: Any, x: Any, weight: Any) -> None:
+        """Add the product to `total` [T, width] while it is in registers, and round once."""
+        if self.batch_invariant:
+            linear_by_library(x, weight, None, self._choose_library_sizes(weight, None, len(x), True), total)
+        else:
+            total.addmm_(x, weight.T)
+
+    def _choose_library_sizes(self, weight: Any, bias: Any, rows: int, add: bool = False) -> list[int]:
         """The numbers of rows to give to the library: most of them at once, because each call costs time to launch."""
         most = rows // LIBRARY_STEP * LIBRARY_STEP
-        large = (most,) if most and self._library_agrees(weight, bias, most) else LIBRARY_SIZES
+        large = (most,) if most and self._library_agrees(weight, bias, most, add) else LIBRARY_SIZES
         sizes = (*large, *SMALL_LIBRARY_SIZES) if self.dtype == torch.float32 else large
-        return [size for size in sizes if size <= rows and self._library_agrees(weight, bias, size)]
+        return [size for size in sizes if size <= rows and self._library_agrees(weight, bias, size, add)]
 
-    def _library_agrees(self, weight: Any, bias: Any, size: int) -> bool:
+    def _library_agrees(self, weight: Any, bias: Any, size: int, add: bool = False) -> bool:
         """Whether the library has the bits of our own kernel for `size` rows, under the settings of torch."""
         matmul = torch.backends.cuda.matmul
         narrow = getattr(matmul, "fp32_precision", None) or matmul.allow_tf32  # older versions of torch have the latter
         sums = matmul.allow_fp16_reduced_precision_reduction, matmul.allow_bf16_reduced_precision_reduction
-        key = (tuple(weight.shape), bias is None, weight.dtype, size, str(narrow), str(sums))
+        key = (tuple(weight.shape), bias is None, weight.dtype, size, add, str(narrow), str(sums))
         if key not in self._agreements:
             try:
-                self._agreements[key] = library_agrees(weight, bias, size)
+                self._agreements[key] = library_agrees(weight, bias, size, add)
             except torch.OutOfMemoryError:
                 self._agreements[key] = False
         return self._agreements[key]
@@ -163,6 +172,9 @@ class GpuLayers(Layers):
         return add_and_normalize(product, layer.bias, residual, norm.weight, norm.bias, norm.epsilon, norm.rms)
 
     def _add_then_normalize(self, x: Any, layer: Linear, residual: Any, inner: Norm | None, norm: Norm | None) -> Any:
+        if self._adds_products and layer.bias is None and inner is None:
+            self._add_product(residual, x, layer.weight)
+            return residual, residual if norm is None else self.normalize(residual, norm)
         before, after = (None if n is None else (n.weight, n.bias) for n in (inner, norm))
         product, config = self.product(x, layer.weight), self.config
         return add_then_normalize(product, layer.bias, residual, before, after, config.epsilon, config.rms)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ridgeline.kernels.encoder.layers import embed_tokens as embed_tokens
     from ridgeline.kernels.encoder.layers import pool as pool
     from ridgeline.kernels.encoder.layers import prepare_heads as prepare_heads
+    from ridgeline.kernels.encoder.products import ADDED_COLUMNS as ADDED_COLUMNS
     from ridgeline.kernels.encoder.products import GATE_COLUMNS as GATE_COLUMNS
     from ridgeline.kernels.encoder.products import join_gate as join_gate
     from ridgeline.kernels.encoder.products import library_agrees as library_agrees
@@ -43,6 +44,7 @@ __getattr__, __dir__, __all__ = attach(
             "pool",
         ],
         "products": [
+            "ADDED_COLUMNS",
             "GATE_COLUMNS",
             "join_gate",
             "library_agrees",

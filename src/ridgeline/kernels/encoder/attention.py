@@ -1,7 +1,7 @@
 """Attention inside each text on the GPU, for all families: torch tensors in and out.
 
 Texts are packed one after the other without padding. A window or the order can limit what a query sees, several queries
-can share a key, and a bias can depend on the distance. Long texts without a bias go to torch's flash attention.
+can share a key, and a bias can depend on the distance.
 
     python -m pytest tests/kernels/test_encoder.py tests/kernels/test_attention.py
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -23,16 +22,17 @@ MIN_WIDTH = 16  # of what tensor cores multiply
 
 Shape = tuple[int, int, int, int]  # queries and keys at a time, warps, stages
 
-# By benchmarks/records/h200-embed-sweep.txt: by the tokens of a text, then for longer texts by the width of a head.
+# By benchmarks/records/h200-attention.txt: by the tokens of a text, then for longer texts by the width of a head.
 # float32 is multiplied without tensor cores, and a shape that does not fit into registers takes twenty times as long.
-SHAPES: dict[int, Shape] = {16: (16, 16, 1, 3), 32: (32, 32, 2, 3), 64: (64, 32, 2, 3)}
-LONG_SHAPES: dict[int, Shape] = {64: (128, 64, 4, 3), 128: (128, 64, 8, 3), 256: (64, 32, 4, 3)}
-WINDOW_SHAPES: dict[int, Shape] = {64: (64, 32, 4, 3), 128: (64, 32, 4, 3), 256: (64, 32, 4, 3)}
+SHAPES: dict[int, Shape] = {16: (16, 16, 1, 3), 32: (32, 32, 2, 3)}
+MEDIUM_SHAPES: dict[int, Shape] = {128: (64, 32, 4, 3), 256: (64, 32, 4, 2)}  # also for windows
+MEDIUM_TOKENS = {64: 128, 128: 512, 256: 1 << 30}  # of a text: the most that a medium shape is best for
+LONG_SHAPE: Shape = (64, 64, 4, 3)
 FLOAT32_SHAPES: dict[int, Shape] = {16: (16, 16, 1, 3), 32: (32, 32, 1, 3)}
 FLOAT32_LONG_SHAPES: dict[int, Shape] = {64: (64, 32, 2, 3), 128: (32, 32, 4, 3), 256: (16, 16, 4, 3)}
-MAX_OWN_WINDOW = 128  # torch's flash attention is slower with a window than without
+NARROW_WINDOW = 128  # a window up to this has no block of keys that every query sees, or few
 MAX_WIDTH = 256
-MAX_SHORT_WIDTH = 64  # wider heads have one shape for texts of any length
+MAX_SHORT_WIDTH = 64  # wider heads have no shapes for short texts
 
 
 @dataclass(frozen=True)
@@ -77,77 +77,28 @@ def attend(
     tokens, key_heads, texts = qkv.shape[0], kind.key_heads or heads, offsets.shape[0] - 1
     if not tokens or not texts:
         return torch.empty((tokens, heads * width), dtype=qkv.dtype, device=qkv.device)
-    library = _flash_fits(qkv, width, kind)
-    classes = _list_classes(width, qkv.dtype, library, kind.window is not None and kind.window <= MAX_OWN_WINDOW)
+    classes = _list_classes(width, qkv.dtype, kind.window is not None and kind.window <= NARROW_WINDOW)
     chosen = (
         [(0, 1 << 30, next(c.shape for c in classes if longest <= c.at_most), 0, texts, longest)]
         if runs is None
         else list(_split_texts(classes, runs, at_most))
     )
-    out = torch.empty((0, heads * width), dtype=qkv.dtype, device=qkv.device)
+    out = torch.empty((tokens, heads * width), dtype=qkv.dtype, device=qkv.device)
     distances = kind.distances
     table = distances.rows if distances is not None else kind.bias
     reach = 0 if table is None else table.shape[-1] // 2
     by_query, by_key = (None, None) if distances is None else (distances.by_query, distances.by_key)
     span = next((t.shape[2] for t in (by_query, by_key) if t is not None), 0)
-    for above, limit, shape, first, count, longest_here in sorted(chosen, key=lambda c: c[2] is not None):
-        if shape is None:  # it comes first, and writes the rows of all texts that it is given
-            if count == texts or at_most:
-                out = _attend_by_library(qkv, offsets, heads, width, longest_here, kind)
-            else:  # the longest texts of the batch
-                rows = sum(n * length for _, n, length in (runs or ()) if length <= above)
-                out = torch.empty((tokens, heads * width), dtype=qkv.dtype, device=qkv.device)
-                part = offsets[first : first + count + 1] - rows
-                out[rows : rows + sum(n * length for _, n, length in (runs or ()) if length > above)] = (
-                    _attend_by_library(qkv[rows:], part, heads, width, longest_here, kind)
-                )
-            continue
-        if not len(out):
-            out = torch.empty((tokens, heads * width), dtype=qkv.dtype, device=qkv.device)
+    for above, limit, shape, first, count, longest_here in chosen:
         queries, keys, warps, stages = shape
-        _attend_kernel[(count, heads, triton.cdiv(longest_here, queries))](
+        blocks = triton.cdiv(longest_here, queries)
+        _attend_kernel[(count * heads * blocks,)](
             qkv, offsets, out, kind.bias, None if distances is None else distances.rows, by_query, by_key, first,
-            kind.scale, heads, key_heads, width, max(MIN_WIDTH, triton.next_power_of_2(width)), queries, keys, above,
-            limit, kind.causal, -1 if kind.window is None else kind.window, reach, span, INTERPRETED, num_warps=warps,
-            num_stages=stages,
+            blocks, kind.scale, heads, key_heads, width, max(MIN_WIDTH, triton.next_power_of_2(width)), queries, keys,
+            above, limit, kind.causal, -1 if kind.window is None else kind.window, reach, span, INTERPRETED, stages,
+            num_warps=warps, num_stages=stages,
         )  # fmt: skip
     return out
-
-
-def _flash_fits(qkv: torch.Tensor, width: int, kind: AttentionKind) -> bool:
-    """Whether torch's flash attention computes this: one block of queries at a time, in an order that its type and
-    width alone decide.
-    """
-    short = qkv.dtype in (torch.float16, torch.bfloat16)
-    biased = kind.bias is not None or kind.distances is not None
-    if kind.window is not None and kind.window <= MAX_OWN_WINDOW:
-        return False
-    return qkv.is_cuda and short and not biased and width % 8 == 0 and width <= MAX_WIDTH and _has_flash(qkv.device)
-
-
-@cache
-def _has_flash(device: torch.device) -> bool:
-    """Whether this build of torch has it for packed texts on this device."""
-    qkv, offsets = torch.zeros(3, 3 * 64, dtype=torch.float16, device=device), torch.tensor([0, 3], device=device)
-    try:
-        return bool((_attend_by_library(qkv, offsets, 1, 64, 3, AttentionKind(1.0, window=1)) == 0).all())
-    except (RuntimeError, TypeError, AttributeError, NotImplementedError):
-        return False
-
-
-def _attend_by_library(
-    qkv: torch.Tensor, offsets: torch.Tensor, heads: int, width: int, longest: int, kind: AttentionKind
-) -> torch.Tensor:
-    key_heads = kind.key_heads or heads
-    q, k, v = qkv.view(len(qkv), -1, width).split([heads, key_heads, key_heads], 1)
-    ends = offsets.int()
-    window = -1 if kind.window is None else kind.window
-    right = 0 if kind.causal and kind.window is not None else window
-    out = torch.ops.aten._flash_attention_forward(
-        q, k, v, ends, ends, longest, longest, 0.0, kind.causal, False, scale=kind.scale, window_size_left=window,
-        window_size_right=right,
-    )[0]  # fmt: skip
-    return out.view(len(qkv), heads * width)
 
 
 class _Class(NamedTuple):
@@ -155,24 +106,24 @@ class _Class(NamedTuple):
 
     above: int
     at_most: int
-    shape: Shape | None  # None: by torch's flash attention
+    shape: Shape
 
 
-def _list_classes(width: int, dtype: torch.dtype, library: bool, narrow: bool) -> list[_Class]:
-    """The classes from short texts to long ones."""
-    short, long = (FLOAT32_SHAPES, FLOAT32_LONG_SHAPES) if dtype == torch.float32 else (SHAPES, LONG_SHAPES)
-    long = WINDOW_SHAPES if narrow and dtype != torch.float32 else long
-    wide = next(shape for most, shape in long.items() if width <= most)
-    limits: list[tuple[int, Shape | None]] = list(short.items()) if width <= MAX_SHORT_WIDTH else []
-    if library and width > MAX_SHORT_WIDTH:
-        limits.append((16, wide))  # the library has another order for texts of one token
-    limits.append((1 << 30, None if library else wide))
+def _list_classes(width: int, dtype: torch.dtype, narrow: bool) -> list[_Class]:
+    """The classes from short texts to long ones. narrow: a query sees few keys, however long its text is."""
+    accurate, any_length = dtype == torch.float32, 1 << 30
+    limits = list((FLOAT32_SHAPES if accurate else SHAPES).items()) if width <= MAX_SHORT_WIDTH else []
+    medium = next(s for most, s in (FLOAT32_LONG_SHAPES if accurate else MEDIUM_SHAPES).items() if width <= most)
+    medium_tokens = next(tokens for most, tokens in MEDIUM_TOKENS.items() if width <= most)
+    limits.append((any_length if accurate or narrow else medium_tokens, medium))
+    if limits[-1][0] < any_length:
+        limits.append((any_length, LONG_SHAPE))
     return [_Class(above, *last) for above, last in zip([0, *(k for k, _ in limits)], limits, strict=False)]
 
 
 def _split_texts(
     classes: list[_Class], runs: tuple[tuple[int, int, int], ...], at_most: bool
-) -> Iterator[tuple[int, int, Shape | None, int, int, int]]:
+) -> Iterator[tuple[int, int, Shape, int, int, int]]:
     """Yield (more tokens than, at most, shape, first text, texts, longest text) of each class that has texts.
 
     With `at_most` the program of a text that is not of its class does nothing.
@@ -200,84 +151,135 @@ def multiply_heads(x: torch.Tensor, first: int, vectors: torch.Tensor) -> torch.
     return out
 
 
-@triton.jit(do_not_specialize=["first_text"])
-def _attend_kernel(
-    qkv, offsets, out, bias, distance_rows, by_query, by_key, first_text, scale, HEADS: tl.constexpr,
-    KEY_HEADS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
-    QUERIES: tl.constexpr, KEYS: tl.constexpr, ABOVE: tl.constexpr, LIMIT: tl.constexpr, CAUSAL: tl.constexpr,
-    WINDOW: tl.constexpr, REACH: tl.constexpr, SPAN: tl.constexpr, WIDEN: tl.constexpr,
+@triton.jit
+def _attend_to_keys(
+    q, weighted, running_max, running_sum, qkv, bias, distance_rows, by_query, by_key, start, n, block, query, head,
+    scale, HEADS: tl.constexpr, KEY_HEADS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, KEYS: tl.constexpr,
+    CAUSAL: tl.constexpr, WINDOW: tl.constexpr, REACH: tl.constexpr, SPAN: tl.constexpr, WIDEN: tl.constexpr,
+    EDGE: tl.constexpr,
 ):  # fmt: skip
-    """qkv [tokens, heads + 2 · key heads, WIDTH] → out [tokens, heads, WIDTH].
+    """Add one block of keys to the weighted sum. With EDGE a query may not see some of its keys.
 
-    One program per text, head and block of queries; texts of other lengths than ABOVE + 1 to LIMIT are left out. Texts
-    of up to KEYS tokens take one round; longer ones carry maximum and sum from block to block. WIDEN multiplies in
-    float32, because Triton's interpreter cannot multiply bfloat16.
+    Without it the scale is multiplied inside the exponent's one multiply-add, and nothing is compared.
     """
-    text = first_text + tl.program_id(0)
-    head = tl.program_id(1)
-    start = tl.load(offsets + text).to(tl.int64)
-    n = (tl.load(offsets + text + 1) - start).to(tl.int32)
-    first = tl.program_id(2) * QUERIES
-    if (first >= n) | (n <= ABOVE) | (n > LIMIT):
-        return
     ROW: tl.constexpr = (HEADS + 2 * KEY_HEADS) * WIDTH
     d = tl.arange(0, BLOCK)
-    inside = d[None, :] < WIDTH
-    query = first + tl.arange(0, QUERIES)
-    is_query = query < n
-    q_mask = is_query[:, None] & inside
-    q_ptr = qkv + start * ROW + head * WIDTH + query[:, None] * ROW + d[None, :]
-    q = tl.load(q_ptr, mask=q_mask, other=0)
+    key = block + tl.arange(0, KEYS)
+    k_ptr = qkv + start * ROW + (HEADS + head // (HEADS // KEY_HEADS)) * WIDTH + key[:, None] * ROW + d[None, :]
+    if EDGE:
+        mask = (key < n)[:, None] & (d < WIDTH)[None, :]
+        k, v = tl.load(k_ptr, mask=mask, other=0), tl.load(k_ptr + KEY_HEADS * WIDTH, mask=mask, other=0)
+    elif BLOCK != WIDTH:
+        mask = (key >= 0)[:, None] & (d < WIDTH)[None, :]
+        k, v = tl.load(k_ptr, mask=mask, other=0), tl.load(k_ptr + KEY_HEADS * WIDTH, mask=mask, other=0)
+    else:
+        k, v = tl.load(k_ptr), tl.load(k_ptr + KEY_HEADS * WIDTH)
     if WIDEN:
-        q = q.to(tl.float32)
-    running_max = tl.full([QUERIES], float("-inf"), tl.float32)
-    running_sum = tl.zeros([QUERIES], tl.float32)
-    weighted = tl.zeros([QUERIES, BLOCK], tl.float32)
-    begin, end = 0, n
-    if WINDOW >= 0:
-        begin = tl.maximum(first - WINDOW, 0) // KEYS * KEYS
-        end = tl.minimum(n, first + QUERIES + WINDOW)
-    if CAUSAL:
-        end = tl.minimum(end, first + QUERIES)
-    key_base = qkv + start * ROW + (HEADS + head // (HEADS // KEY_HEADS)) * WIDTH
-    for block in range(begin, end, KEYS):
-        key = block + tl.arange(0, KEYS)
-        is_key = key < n
-        k_mask = is_key[:, None] & inside
-        k_ptr = key_base + key[:, None] * ROW + d[None, :]
-        k = tl.load(k_ptr, mask=k_mask, other=0)
-        v = tl.load(k_ptr + KEY_HEADS * WIDTH, mask=k_mask, other=0)
-        if WIDEN:
-            k, v = k.to(tl.float32), v.to(tl.float32)
-        score = tl.dot(q, tl.trans(k), input_precision="ieee")
-        score *= scale * LOG2_E
-        seen = is_key[None, :] & is_query[:, None]
-        distance = key[None, :] - query[:, None]
+        k, v = k.to(tl.float32), v.to(tl.float32)
+    score = tl.dot(q, tl.trans(k), input_precision="ieee")
+    factor = scale * LOG2_E
+    distance = key[None, :] - query[:, None]
+    if bias is not None or distance_rows is not None:
+        score *= factor
+        factor = 1.0
+        known = (key < n)[None, :] & (query < n)[:, None]
         if bias is not None:
-            score += LOG2_E * tl.load(bias + head * (2 * REACH + 1) + REACH + distance, mask=seen, other=0)
+            score += LOG2_E * tl.load(bias + head * (2 * REACH + 1) + REACH + distance, mask=known, other=0)
         if distance_rows is not None:
-            row = tl.load(distance_rows + REACH + distance, mask=seen, other=0)
+            row = tl.load(distance_rows + REACH + distance, mask=known, other=0)
             if by_query is not None:
                 at = (start + query)[:, None] * (HEADS * SPAN) + head * SPAN + row
-                score += tl.load(by_query + at, mask=seen, other=0).to(tl.float32) * (scale * LOG2_E)
+                score += tl.load(by_query + at, mask=known, other=0).to(tl.float32) * (scale * LOG2_E)
             if by_key is not None:
                 at = (start + key)[None, :] * (HEADS * SPAN) + head * SPAN + row
-                score += tl.load(by_key + at, mask=seen, other=0).to(tl.float32) * (scale * LOG2_E)
-        seen = is_key[None, :]
+                score += tl.load(by_key + at, mask=known, other=0).to(tl.float32) * (scale * LOG2_E)
+    if EDGE:
+        seen = (key < n)[None, :]
         if CAUSAL:
             seen = seen & (distance <= 0)
         if WINDOW >= 0:
             seen = seen & (distance <= WINDOW) & (distance >= -WINDOW)
         score = tl.where(seen, score, float("-inf"))
-        new_max = tl.maximum(running_max, tl.max(score, 1))
-        origin = new_max
-        if CAUSAL or WINDOW >= 0:  # a block can hold no key that a query sees
-            origin = tl.where(new_max == float("-inf"), 0.0, new_max)
-        weight = tl.exp2(score - origin[:, None])
-        decay = tl.exp2(running_max - origin)
-        running_sum = running_sum * decay + tl.sum(weight, 1)
-        weighted = weighted * decay[:, None] + tl.dot(weight.to(v.dtype), v, input_precision="ieee")
-        running_max = new_max
+    new_max = tl.maximum(running_max, tl.max(score, 1) * factor)
+    origin = new_max
+    if EDGE and (CAUSAL or WINDOW >= 0):  # a block can hold no key that a query sees
+        origin = tl.where(new_max == float("-inf"), 0.0, new_max)
+    weight = tl.exp2(score * factor - origin[:, None])
+    decay = tl.exp2(running_max - origin)
+    running_sum = running_sum * decay + tl.sum(weight, 1)
+    weighted = tl.dot(weight.to(v.dtype), v, weighted * decay[:, None], input_precision="ieee")
+    return weighted, new_max, running_sum
+
+
+@triton.jit(do_not_specialize=["first_text", "blocks"])
+def _attend_kernel(
+    qkv, offsets, out, bias, distance_rows, by_query, by_key, first_text, blocks, scale, HEADS: tl.constexpr,
+    KEY_HEADS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr, ABOVE: tl.constexpr, LIMIT: tl.constexpr, CAUSAL: tl.constexpr,
+    WINDOW: tl.constexpr, REACH: tl.constexpr, SPAN: tl.constexpr, WIDEN: tl.constexpr,
+    STAGES: tl.constexpr,
+):  # fmt: skip
+    """qkv [tokens, heads + 2 · key heads, WIDTH] → out [tokens, heads, WIDTH].
+
+    One program per text, head and block of queries; texts of other lengths than ABOVE + 1 to LIMIT are left out. Blocks
+    of keys carry maximum and sum. Those that every query sees whole need no masks. They lie between those at the edges
+    of the window, which are few and are not loaded ahead: that would take as much shared memory again. WIDEN multiplies
+    in float32, because Triton's interpreter cannot multiply bfloat16.
+    """
+    text = first_text + tl.program_id(0) // (HEADS * blocks)
+    head = tl.program_id(0) // blocks % HEADS
+    start = tl.load(offsets + text).to(tl.int64)
+    n = (tl.load(offsets + text + 1) - start).to(tl.int32)
+    first = tl.program_id(0) % blocks * QUERIES
+    if (first >= n) | (n <= ABOVE) | (n > LIMIT):
+        return
+    ROW: tl.constexpr = (HEADS + 2 * KEY_HEADS) * WIDTH
+    BIASED: tl.constexpr = bias is not None or distance_rows is not None
+    d = tl.arange(0, BLOCK)
+    query = first + tl.arange(0, QUERIES)
+    q_mask = (query < n)[:, None] & (d < WIDTH)[None, :]
+    q = tl.load(qkv + start * ROW + head * WIDTH + query[:, None] * ROW + d[None, :], mask=q_mask, other=0)
+    if WIDEN:
+        q = q.to(tl.float32)
+    running_max = tl.full([QUERIES], float("-inf"), tl.float32)
+    running_sum = tl.zeros([QUERIES], tl.float32)
+    weighted = tl.zeros([QUERIES, BLOCK], tl.float32)
+    begin, end, whole, whole_end = 0, n, 0, n
+    if WINDOW >= 0:
+        begin = tl.maximum(first - WINDOW, 0) // KEYS * KEYS
+        end = tl.minimum(n, first + QUERIES + WINDOW)
+        whole = tl.cdiv(tl.maximum(first + QUERIES - 1 - WINDOW, 0), KEYS) * KEYS
+        whole_end = tl.minimum(n, first + WINDOW + 1)
+    if CAUSAL:
+        end = tl.minimum(end, first + QUERIES)
+        whole_end = tl.minimum(whole_end, first + 1)
+    whole = tl.minimum(whole, tl.cdiv(end, KEYS) * KEYS)
+    whole_end = tl.maximum(whole_end // KEYS * KEYS, whole)
+    if BIASED or LIMIT <= KEYS:
+        whole, whole_end = begin, begin
+    if WINDOW >= 0 and not BIASED and LIMIT > KEYS:
+        for block in tl.range(begin, whole, KEYS, num_stages=1):
+            weighted, running_max, running_sum = _attend_to_keys(
+                q, weighted, running_max, running_sum, qkv, bias, distance_rows, by_query, by_key, start, n, block,
+                query, head, scale, HEADS, KEY_HEADS, WIDTH, BLOCK, KEYS, CAUSAL, WINDOW, REACH, SPAN, WIDEN, True
+            )  # fmt: skip
+    if not BIASED and LIMIT > KEYS:
+        for block in range(whole, whole_end, KEYS):
+            weighted, running_max, running_sum = _attend_to_keys(
+                q, weighted, running_max, running_sum, qkv, bias, distance_rows, by_query, by_key, start, n, block,
+                query, head, scale, HEADS, KEY_HEADS, WIDTH, BLOCK, KEYS, CAUSAL, WINDOW, REACH, SPAN, WIDEN, False
+            )  # fmt: skip
+    if BIASED or CAUSAL or WINDOW >= 0:
+        for block in tl.range(whole_end, end, KEYS, num_stages=STAGES if BIASED else 1):
+            weighted, running_max, running_sum = _attend_to_keys(
+                q, weighted, running_max, running_sum, qkv, bias, distance_rows, by_query, by_key, start, n, block,
+                query, head, scale, HEADS, KEY_HEADS, WIDTH, BLOCK, KEYS, CAUSAL, WINDOW, REACH, SPAN, WIDEN, True
+            )  # fmt: skip
+    elif whole_end < end:
+        weighted, running_max, running_sum = _attend_to_keys(
+            q, weighted, running_max, running_sum, qkv, bias, distance_rows, by_query, by_key, start, n, whole_end,
+            query, head, scale, HEADS, KEY_HEADS, WIDTH, BLOCK, KEYS, CAUSAL, WINDOW, REACH, SPAN, WIDEN, True
+        )  # fmt: skip
     out_ptr = out + (start + query)[:, None] * (HEADS * WIDTH) + head * WIDTH + d[None, :]
     tl.store(out_ptr, (weighted / running_sum[:, None]).to(out.dtype.element_ty), mask=q_mask)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -43,6 +43,7 @@ LARGE_TOKENS = 16_384  # from here the large tile is the fastest
 MIN_LINEAR_TOKENS = 16_384  # from here one launch is faster than the library's product and a pass for the activation
 GATE_COLUMNS = 64  # of a gate, beside as many of what it multiplies, in a weight of `linear_gated`
 ALIGNMENT = 16  # bytes of a row, for the tensor copy engine
+ADDED_COLUMNS = 8  # their multiples have aligned rows in every type
 
 
 @cache
@@ -82,38 +83,60 @@ def linear(
     return _multiply(x, weight, bias, kind, False, weight.shape[0], tile)
 
 
-def library_agrees(weight: torch.Tensor, bias: torch.Tensor | None, tokens: int) -> bool:
+def add_linear(total: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, tile: Tile | None = None) -> torch.Tensor:
+    """Add x [T, depth] · weight [width, depth]ᵀ to `total` [T, width], rounding once; the same bits for any T.
+
+    The width must be a multiple of `ADDED_COLUMNS`.
+    """
+    return _multiply(x, weight, None, "none", False, len(weight), tile, total, add=True)
+
+
+def library_agrees(weight: torch.Tensor, bias: torch.Tensor | None, tokens: int, add: bool = False) -> bool:
     """Return whether the library's product of this many rows has the bits of `linear`, for every row.
 
     Then its sums have the same order, and the library, which is faster, can compute exactly this many rows at a time.
+
+    add  compare with `add_linear` instead
     """
     random = torch.Generator(weight.device).manual_seed(0)
-    x = torch.randn(tokens, weight.shape[1], generator=random, device=weight.device, dtype=weight.dtype)
-    out = torch.empty((tokens, len(weight)), dtype=x.dtype, device=x.device)
-    _multiply_by_library(x, weight, bias, out)
-    return bool(torch.equal(out, linear(x, weight, bias)))
+    options: Any = {"generator": random, "device": weight.device, "dtype": weight.dtype}
+    x, out = torch.randn(tokens, weight.shape[1], **options), torch.randn(tokens, len(weight), **options)
+    ours = add_linear(out.clone(), x, weight) if add else linear(x, weight, bias)
+    _multiply_by_library(x, weight, bias, out, add)
+    return bool(torch.equal(out, ours))
 
 
 def linear_by_library(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, sizes: Sequence[int]
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    sizes: Sequence[int],
+    total: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The result of `linear`, from the library for as many rows as `sizes` can make up, descending.
 
     The caller has checked each size for weights of this shape by `library_agrees`.
+
+    total  the result of `add_linear` instead: the product is added to it
     """
-    out = torch.empty((len(x), len(weight)), dtype=x.dtype, device=x.device)
+    add = total is not None
+    out = torch.empty((len(x), len(weight)), dtype=x.dtype, device=x.device) if total is None else total
     begin = 0
     for size in sizes:
         while len(x) - begin >= size:
-            _multiply_by_library(x[begin : begin + size], weight, bias, out[begin : begin + size])
+            _multiply_by_library(x[begin : begin + size], weight, bias, out[begin : begin + size], add)
             begin += size
     if begin < len(x):
-        _multiply(x[begin:], weight, bias, "none", False, len(weight), None, out[begin:])
+        _multiply(x[begin:], weight, bias, "none", False, len(weight), None, out[begin:], add)
     return out
 
 
-def _multiply_by_library(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor) -> None:
-    if bias is None:
+def _multiply_by_library(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor, add: bool
+) -> None:
+    if add:
+        out.addmm_(x, weight.T)
+    elif bias is None:
         torch.mm(x, weight.T, out=out)
     else:
         torch.addmm(bias, x, weight.T, out=out)
@@ -142,7 +165,7 @@ def join_gate(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
 
 def _multiply(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, kind: str, gated: bool, width: int,
-    tile: Tile | None, result: torch.Tensor | None = None,
+    tile: Tile | None, result: torch.Tensor | None = None, add: bool = False,
 ) -> torch.Tensor:  # fmt: skip
     multiple = ALIGNMENT // x.element_size()
     padding = -x.shape[1] % multiple
@@ -150,6 +173,8 @@ def _multiply(
         x, weight = F.pad(x, (0, padding)), F.pad(weight, (0, padding))
     (tokens, depth), padded = x.shape, width + -width % multiple
     fits = result is not None and padded == width and result.data_ptr() % ALIGNMENT == 0
+    if add and not fits:
+        raise ValueError(f"a product cannot be added to rows of {width} columns: give a multiple of {ADDED_COLUMNS}")
     out = result if result is not None and fits else torch.empty((tokens, padded), dtype=x.dtype, device=x.device)
     if tokens:
         rows = len(weight) if gated else padded
@@ -163,7 +188,7 @@ def _multiply(
             TensorDescriptor.from_tensor(_align(x), [tile.tokens, tile.step]),
             TensorDescriptor.from_tensor(_align(weight), [tile.columns, tile.step]), bias,
             TensorDescriptor.from_tensor(out, [tile.tokens, tile.columns // 2]), tokens, rows, depth, kind, gated,
-            tile.tokens, tile.columns, tile.step, INTERPRETED, num_warps=tile.warps, num_stages=tile.stages,
+            add, tile.tokens, tile.columns, tile.step, INTERPRETED, num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
     if result is not None:
         return result if fits else result.copy_(out[:, :width])
@@ -184,13 +209,14 @@ def _align(tensor: torch.Tensor) -> torch.Tensor:
 @triton.jit(do_not_specialize=["tokens"])
 def _linear_kernel(
     x, weight, bias, out, tokens, WIDTH: tl.constexpr, DEPTH: tl.constexpr, KIND: tl.constexpr, GATED: tl.constexpr,
-    TOKENS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr, WIDEN: tl.constexpr,
+    ADD: tl.constexpr, TOKENS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr, WIDEN: tl.constexpr,
 ):  # fmt: skip
     """Activation of x [tokens, DEPTH] · weight [WIDTH, DEPTH]ᵀ + bias → out.
 
     Neighbouring programs take neighbouring columns of the same tokens, so x is read from memory once. A tile is
     finished in two halves: the registers hold one half beside the sum. With GATED the first half is a gate of the
-    second. WIDEN multiplies in float32, because Triton's interpreter cannot multiply bfloat16.
+    second. With ADD the product is added to `out`. WIDEN multiplies in float32, because Triton's interpreter cannot
+    multiply bfloat16.
     """
     TILES: tl.constexpr = (WIDTH + COLUMNS - 1) // COLUMNS
     HALF: tl.constexpr = COLUMNS // 2
@@ -209,6 +235,9 @@ def _linear_kernel(
             first, second = column + half, column + HALF + half
             left += tl.load(bias + first, mask=first < WIDTH, other=0).to(tl.float32)[None, :]
             right += tl.load(bias + second, mask=second < WIDTH, other=0).to(tl.float32)[None, :]
+        if ADD:
+            left += out.load([row, column]).to(tl.float32)
+            right += out.load([row, column + HALF]).to(tl.float32)
         if GATED:
             left = _apply_activation(left, KIND) * right
             out.store([row, column // 2], left.to(out.dtype))
