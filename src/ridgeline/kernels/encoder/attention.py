@@ -92,10 +92,12 @@ def attend(
     for above, limit, shape, first, count, longest_here in chosen:
         queries, keys, warps, stages = shape
         blocks = triton.cdiv(longest_here, queries)
+        most = longest_here if runs is None else limit
+        window = -1 if kind.window is None or kind.window >= most - 1 else kind.window  # wider than any text
         _attend_kernel[(count * heads * blocks,)](
             qkv, offsets, out, kind.bias, None if distances is None else distances.rows, by_query, by_key, first,
             blocks, kind.scale, heads, key_heads, width, max(MIN_WIDTH, triton.next_power_of_2(width)), queries, keys,
-            above, limit, kind.causal, -1 if kind.window is None else kind.window, reach, span, INTERPRETED, stages,
+            above, limit, kind.causal, window, reach, span, INTERPRETED, stages,
             num_warps=warps, num_stages=stages,
         )  # fmt: skip
     return out
