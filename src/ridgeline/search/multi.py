@@ -29,7 +29,7 @@ from ridgeline.errors import InputError, StoreError, unknown
 from ridgeline.machine import resolve_device
 from ridgeline.search.arrays import Array, Doubles, Flags, Floats, Integers, wrap_rows
 from ridgeline.search.fde import Sketch, make_sketch
-from ridgeline.search.inputs import as_ids, as_matrix, compute_finite_norms, is_tensor
+from ridgeline.search.inputs import as_ids, as_matrix, check_finite, is_tensor
 from ridgeline.search.recall import compute_interval, count_hits
 from ridgeline.search.rows import Rows, make_empty_rows, make_row_mask
 
@@ -164,7 +164,7 @@ class MultiIndex:
         with self._lock:
             snapshot = self._snapshot
             documents = _as_ragged(vectors, offsets, self._dim, "document")
-            compute_finite_norms(documents.vectors, "vectors")
+            check_finite(documents.vectors, "vectors")
             rows = snapshot.rows.append(len(documents), ids, meta)
             engine = snapshot.engine
             if not len(documents):
@@ -203,7 +203,7 @@ class MultiIndex:
             raise InputError(f"k is {k!r}; ask for 1 document or more.")
         snapshot = self._snapshot
         given, one = _as_queries(queries, self._dim)
-        compute_finite_norms(given.vectors, "queries")
+        check_finite(given.vectors, "queries")
         allowed = make_row_mask(snapshot.rows, where)
         count = int(k)
         scores, numbers = np.full((len(given), count), -np.inf), np.full((len(given), count), -1, np.int64)

@@ -260,12 +260,15 @@ def _unpack(result: Floats) -> Ranking:
 
 def _cut_queries(queries: Ragged) -> tuple[Floats, Integers]:
     """(float32 [parts, 32, d] padded by zeros, int64 [q + 1] where the parts of each query begin)."""
+    vectors = queries.vectors
+    if len(queries) == 1:
+        count = -(-len(vectors) // MAXSIM_PART)
+        padded = np.zeros((count * MAXSIM_PART, vectors.shape[1]), np.float32)
+        padded[: len(vectors)] = vectors
+        return padded.reshape(count, MAXSIM_PART, -1), np.array([0, count], np.int64)
     counts = -(-queries.lengths // MAXSIM_PART)
     starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     padded = np.zeros((int(starts[-1]) * MAXSIM_PART, queries.vectors.shape[1]), np.float32)
-    if len(queries) == 1:
-        padded[: len(queries.vectors)] = queries.vectors
-        return padded.reshape(int(starts[-1]), MAXSIM_PART, -1), starts
     place = np.arange(len(queries.vectors)) - np.repeat(queries.offsets[:-1], queries.lengths)
     padded[np.repeat(starts[:-1] * MAXSIM_PART, queries.lengths) + place] = queries.vectors
     return padded.reshape(int(starts[-1]), MAXSIM_PART, -1), starts
