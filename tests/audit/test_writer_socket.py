@@ -75,7 +75,7 @@ def test_nonsense_on_the_socket_gets_an_error_and_the_writer_continues(log, data
         peer = socket.socket(socket.AF_UNIX)
         peer.settimeout(10)
         fd = os.open(LedgerPaths(log).private, os.O_RDONLY)
-        peer.connect(f"/proc/self/fd/{fd}/door")
+        peer.connect(f"/proc/self/fd/{fd}/socket")
         os.close(fd)
         peer.sendall(struct.pack(">I", len(data)) + data)
         (size,) = struct.unpack(">I", peer.recv(4))

@@ -16,7 +16,7 @@ log.private/             mode 0700
   personal.json          which fields of events are personal (personal.py)
   tiers.json             the folders to which old payloads were moved (tiers.py)
   subjects/              the keys of the persons whose fields are encrypted (persons.py)
-  door                   the writer's socket
+  socket                 the writer's socket
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class LedgerPaths:
 
     @property
     def socket(self) -> Path:
-        return self.private / "door"
+        return self.private / "socket"
 
     def journal(self, number: int) -> Path:
         return self.private / f"journal.{number}"

@@ -224,9 +224,9 @@ def _attend_kernel(
     """qkv [tokens, heads + 2 · key heads, WIDTH] → out [tokens, heads, WIDTH].
 
     One program per text, head and block of queries; texts of other lengths than ABOVE + 1 to LIMIT are left out. Blocks
-    of keys carry maximum and sum. Those that every query sees whole need no masks. They lie between those at the edges
-    of the window, which are few and are not loaded ahead: that would take as much shared memory again. WIDEN multiplies
-    in float32, because Triton's interpreter cannot multiply bfloat16.
+    of keys carry maximum and sum. Blocks that every query sees in full need no masks. They lie between those at the
+    edges of the window, which are few and are not loaded ahead: that would take as much shared memory again. WIDEN
+    multiplies in float32, because Triton's interpreter cannot multiply bfloat16.
     """
     text = first_text + tl.program_id(0) // (HEADS * blocks)
     head = tl.program_id(0) // blocks % HEADS
@@ -246,40 +246,40 @@ def _attend_kernel(
     running_max = tl.full([QUERIES], float("-inf"), tl.float32)
     running_sum = tl.zeros([QUERIES], tl.float32)
     weighted = tl.zeros([QUERIES, BLOCK], tl.float32)
-    begin, end, whole, whole_end = 0, n, 0, n
+    begin, end, full, full_end = 0, n, 0, n
     if WINDOW >= 0:
         begin = tl.maximum(first - WINDOW, 0) // KEYS * KEYS
         end = tl.minimum(n, first + QUERIES + WINDOW)
-        whole = tl.cdiv(tl.maximum(first + QUERIES - 1 - WINDOW, 0), KEYS) * KEYS
-        whole_end = tl.minimum(n, first + WINDOW + 1)
+        full = tl.cdiv(tl.maximum(first + QUERIES - 1 - WINDOW, 0), KEYS) * KEYS
+        full_end = tl.minimum(n, first + WINDOW + 1)
     if CAUSAL:
         end = tl.minimum(end, first + QUERIES)
-        whole_end = tl.minimum(whole_end, first + 1)
-    whole = tl.minimum(whole, tl.cdiv(end, KEYS) * KEYS)
-    whole_end = tl.maximum(whole_end // KEYS * KEYS, whole)
+        full_end = tl.minimum(full_end, first + 1)
+    full = tl.minimum(full, tl.cdiv(end, KEYS) * KEYS)
+    full_end = tl.maximum(full_end // KEYS * KEYS, full)
     if BIASED or LIMIT <= KEYS:
-        whole, whole_end = begin, begin
+        full, full_end = begin, begin
     if WINDOW >= 0 and not BIASED and LIMIT > KEYS:
-        for block in tl.range(begin, whole, KEYS, num_stages=1):
+        for block in tl.range(begin, full, KEYS, num_stages=1):
             weighted, running_max, running_sum = _attend_to_keys(
                 q, weighted, running_max, running_sum, qkv, bias, distance_rows, by_query, by_key, start, n, block,
                 query, head, scale, HEADS, KEY_HEADS, WIDTH, BLOCK, KEYS, CAUSAL, WINDOW, REACH, SPAN, WIDEN, True
             )  # fmt: skip
     if not BIASED and LIMIT > KEYS:
-        for block in range(whole, whole_end, KEYS):
+        for block in range(full, full_end, KEYS):
             weighted, running_max, running_sum = _attend_to_keys(
                 q, weighted, running_max, running_sum, qkv, bias, distance_rows, by_query, by_key, start, n, block,
                 query, head, scale, HEADS, KEY_HEADS, WIDTH, BLOCK, KEYS, CAUSAL, WINDOW, REACH, SPAN, WIDEN, False
             )  # fmt: skip
     if BIASED or CAUSAL or WINDOW >= 0:
-        for block in tl.range(whole_end, end, KEYS, num_stages=STAGES if BIASED else 1):
+        for block in tl.range(full_end, end, KEYS, num_stages=STAGES if BIASED else 1):
             weighted, running_max, running_sum = _attend_to_keys(
                 q, weighted, running_max, running_sum, qkv, bias, distance_rows, by_query, by_key, start, n, block,
                 query, head, scale, HEADS, KEY_HEADS, WIDTH, BLOCK, KEYS, CAUSAL, WINDOW, REACH, SPAN, WIDEN, True
             )  # fmt: skip
-    elif whole_end < end:
+    elif full_end < end:
         weighted, running_max, running_sum = _attend_to_keys(
-            q, weighted, running_max, running_sum, qkv, bias, distance_rows, by_query, by_key, start, n, whole_end,
+            q, weighted, running_max, running_sum, qkv, bias, distance_rows, by_query, by_key, start, n, full_end,
             query, head, scale, HEADS, KEY_HEADS, WIDTH, BLOCK, KEYS, CAUSAL, WINDOW, REACH, SPAN, WIDEN, True
         )  # fmt: skip
     out_ptr = out + (start + query)[:, None] * (HEADS * WIDTH) + head * WIDTH + d[None, :]
