@@ -279,6 +279,9 @@ class Small:
         self.encoder, self.free_tokens, self.refused = encoder, free_tokens, []
         self.dim, self.layers = encoder.dim, encoder.layers
 
+    def encode_arrays(self, ids, offsets):
+        return None
+
     def __call__(self, ids, packed):
         import torch
 
@@ -361,3 +364,20 @@ def test_a_part_of_many_texts_is_counted_from_its_first(embedder):
         embedder.encode_part(["a dog", 3], 100)
     with pytest.raises(errors.InputError, match="text 102 holds"):
         embedder.encode_part(["a dog", "a dog", "a \ud800 dog"], 100)
+
+
+def test_few_texts_of_any_lengths_have_the_bits_of_many(folder):
+    """A small batch on a CPU takes the short way, without stages; one with a given batch size does not."""
+    embedder = Embedder(folder, device="cpu", dtype="float32", batch_invariant=True)
+    texts = ["the red cat runs", "a", "the cat", "the red cat", "a cat", "the"]
+    short = embedder.encode(texts)
+    assert (short == embedder.encode(texts, batch_tokens=1000)).all()
+    assert (short == embedder.encode(texts * 1000)[: len(texts)]).all()
+    assert (short[::-1] == embedder.encode(texts[::-1])).all()
+
+
+def test_few_texts_do_not_start_the_stages_of_many(folder, monkeypatch):
+    embedder = Embedder(folder, device="cpu", dtype="float32")
+    monkeypatch.setattr(embedder, "_encode_windows", None)
+    assert embedder.encode(["the cat", "a"]).shape == (2, embedder.dim)
+    assert embedder.encode_tokens(embedder.tokenize(["the cat", "a"])).shape == (2, embedder.dim)

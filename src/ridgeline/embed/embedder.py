@@ -219,7 +219,7 @@ class Embedder:
         if names != ("dense",):
             results = self._encode_outputs(names, self._make_windows(texts, total), total, batch_tokens, progress)
             return results[output] if isinstance(output, str) else results
-        if self._can_record and are_few(texts):
+        if self._encodes_few and are_few(texts):
             tokens = self.tokenize(texts)
             return self.encode_tokens(tokens, output=output, batch_tokens=batch_tokens, progress=progress, to=to)
         vectors = self._encode_windows(self._make_windows(texts, total), total, batch_tokens, progress)
@@ -236,7 +236,7 @@ class Embedder:
         """Encode some of many texts into float32 [N, dim]; messages count them from `first`."""
         self._folder_heads.check(["dense"])
         check_texts(texts)
-        if self._can_record and are_few(texts):
+        if self._encodes_few and are_few(texts):
             tokens = join_tokens(
                 [self._tokenize(part, first + start) for start, part in split_windows(texts, before=first)]
             )
@@ -310,7 +310,7 @@ class Embedder:
             windows = iter([make_window(tokens)])
             results = self._encode_outputs(names, windows, len(tokens), batch_tokens, progress)
             return results[output] if isinstance(output, str) else results
-        vectors = self._replay(tokens) if batch_tokens == "auto" else None
+        vectors = self._encode_small(tokens) if batch_tokens == "auto" else None
         if vectors is None:
             vectors = self._encode_windows(iter([make_window(tokens)]), len(tokens), batch_tokens, progress)
         elif progress is not None:
@@ -584,6 +584,34 @@ class Embedder:
         with limit_threads(len(ids)) if limited else nullcontext():
             vectors: Vectors = self._get_encoder()(ids, Packed(offsets, find_runs(tokens.offsets))).cpu().numpy()
         return vectors
+
+    def _encode_small(self, tokens: Tokens) -> Vectors | None:
+        """Encode tokens that are one small batch, without the stages of many batches, which take a millisecond.
+
+        None if they are more than that, or if memory runs out.
+        """
+        if self._device.type != "cpu":
+            return self._replay(tokens)
+        if not len(tokens) or self._budget is not None or len(tokens.ids) > self._get_encoder().layers.budget:
+            return None
+        from ridgeline.embed.batches import is_out_of_memory, make_window
+
+        start_ns = now_ns()
+        window = make_window(tokens)  # texts of equal length are neighbours, which attention needs
+        vectors = np.empty((len(tokens), self.dim), np.float32)
+        try:
+            vectors[window.rows] = self._encode_directly(window.tokens)
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            return None
+        self.stage_ns["encoding"] += now_ns() - start_ns
+        return vectors
+
+    @property
+    def _encodes_few(self) -> bool:
+        """Whether few texts are encoded in another way than many."""
+        return self._can_record or self._device.type == "cpu"
 
     @property
     def _can_record(self) -> bool:
