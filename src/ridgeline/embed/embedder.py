@@ -541,14 +541,15 @@ class Embedder:
         except Exception as error:  # its number counts from the start of the window, or is missing
             raise explain_unreadable(texts, first, error) from error
         self.stage_ns["tokenizing"] += now_ns() - start_ns
-        if not truncate and len(tokens) and tokens.lengths.max() > self.max_tokens:
-            row = first + int(tokens.lengths.argmax())
+        lengths = tokens.lengths
+        if not truncate and lengths.max(initial=0) > self.max_tokens:
+            row = first + int(lengths.argmax())
             raise TooLong(
                 f"text {row} has more than the {self.max_tokens} tokens that '{self.name}' takes; shorten it."
             )
         self._check_tokens(tokens, first)
-        truncated = np.flatnonzero(tokens.lengths >= self.max_tokens)
-        if truncate and len(truncated):
+        if truncate and lengths.max(initial=0) >= self.max_tokens:
+            truncated = np.flatnonzero(lengths >= self.max_tokens)
             warnings.warn(TruncationWarning(len(truncated), first + int(truncated[0]), self.max_tokens), stacklevel=3)
         return tokens if self.config.dropped_token is None else drop_token(tokens, self.config.dropped_token)
 

@@ -37,7 +37,7 @@ class Tokens:
     @property
     def lengths(self) -> NDArray[np.int64]:
         """Tokens of each text [texts]."""
-        return np.diff(self.offsets)
+        return self.offsets[1:] - self.offsets[:-1]  # np.diff takes ten times as long for few texts
 
 
 def as_text_list(texts: Any) -> Sequence[Any]:
