@@ -162,6 +162,7 @@ def test_a_text_longer_than_a_batch_is_one_by_itself():
             ("dense", 90),
         ]
         batcher.close()
+        await asyncio.sleep(0)  # sizes are observed after the answers
         assert [s.tokens for s in sizes] == [30, 3, 30]
 
     run(scenario())
@@ -283,3 +284,17 @@ def test_many_requests_of_which_some_are_cancelled_at_any_moment():
         assert batcher.waiting_tokens == 0
 
     run(scenario())
+
+
+def test_an_answer_does_not_wait_for_the_metrics_which_come_before_a_next_request():
+    async def scenario():
+        events = []
+        batcher = Batcher("m", add_tokens, 100, observe=lambda sizes: events.append(("observed", sizes.tokens)))
+        for ids in ([1, 2], [3]):
+            await batcher.compute(make_tokens([ids]), "dense")
+            events.append(("answered", len(ids)))
+            await asyncio.sleep(0)
+        batcher.close()
+        assert events == [("answered", 2), ("observed", 2), ("answered", 1), ("observed", 1)]
+
+    asyncio.run(scenario())

@@ -451,7 +451,9 @@ def _make_handler(service: Service | RemoteService, path: str, answer: Answer) -
                 status = reply.status
             finally:
                 span.set_attribute("http.response.status_code", status)
-                service.metrics.requests.observe(path, status, time.perf_counter() - start_s)
+                # After the answer is written, and before the loop reads a next request.
+                seconds = time.perf_counter() - start_s
+                asyncio.get_running_loop().call_soon(service.metrics.requests.observe, path, status, seconds)
         return reply
 
     return handle

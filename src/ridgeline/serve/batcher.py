@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -231,8 +232,9 @@ class Batcher:
         sizes = BatchSizes(len(tokens), len(tokens.ids), len(parts), time.perf_counter() - start_s)
         rate = sizes.tokens / max(sizes.seconds, 1e-9)
         self.tokens_per_second += (rate - self.tokens_per_second) * (0.2 if self.tokens_per_second else 1.0)
-        self._observe(sizes)  # first: metrics have what was answered
-        _answer(finished)
+        observe = partial(self._observe, sizes)
+        if not _answer(finished, observe):
+            observe()
 
     def _refuse(self, parts: list[_Part], error: RidgelineError) -> None:
         """Give the error to its request only: the parts of several requests run again, one request at a time."""
@@ -303,20 +305,28 @@ def _join_results(parts: list[Any]) -> Any:
     return [result for part in parts for result in part]
 
 
-def _answer(requests: list[Request]) -> None:
-    """Wake finished requests, with one call per event loop."""
+def _answer(requests: list[Request], observe: Callable[[], object]) -> bool:
+    """Wake finished requests, with one call per event loop; one loop also calls `observe`. False if no loop does."""
     if len(requests) <= SENT_AT_ONCE:
         for request in requests:
             if request.send is not None and not request.cancelled:
                 request.was_sent = request.send(_join_results(request.results))
+    observed = False
     for loop in {request.loop for request in requests}:
+        mine = [request for request in requests if request.loop is loop]
         with suppress(RuntimeError):  # the loop is closed: its requests have gone
-            loop.call_soon_threadsafe(_set_results, [request for request in requests if request.loop is loop])
+            loop.call_soon_threadsafe(_set_results, mine, None if observed else observe)
+            observed = True
+    return observed
 
 
-def _set_results(requests: list[Request]) -> None:
+def _set_results(requests: list[Request], observe: Callable[[], object] | None) -> None:
     for request in requests:
         request.deliver(_join_results(request.results), None)
+    if observe is not None:
+        # After the answers, which it would delay, and before the loop reads a next request: /metrics has what was
+        # answered.
+        asyncio.get_running_loop().call_soon(observe)
 
 
 def _set_error(request: Request, error: BaseException) -> None:
