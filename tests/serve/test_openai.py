@@ -100,7 +100,7 @@ LONG = "the red cat runs " * 30
         ({"input": [[1, -1]]}, 400, ["-1", "0 to 26"]),
         ({"input": [[2, 2**63, 3]]}, 400, ["9223372036854775808", "0 to 26"]),
         ({"input": [[2, 2**64, 3]]}, 400, ["token ids"]),
-        ({"input": [[2] * 25]}, 400, ["context_length_exceeded", "25 token ids", "24"]),
+        ({"input": [[2] * 24 + [3]]}, 400, ["context_length_exceeded", "25 token ids", "24"]),
         ({"input": ["a"] * 2049}, 400, ["at most 2048"]),
         ({"input": LONG}, 400, ["context_length_exceeded", "'mini' takes", "truncate"]),
         ({"dimensions": 5000}, 400, ["1 to 32"]),
@@ -192,8 +192,23 @@ def test_token_ids_of_another_tokenizer_are_refused(client, embedder):
         answer = client.post(path, json={"model": "mini", field: [ids]})
         assert answer.status_code == (400 if field == "input" else 422)
         assert "another tokenizer" in str(answer.json())
+    begin, end = (f(embedder.tokenize(TEXTS[:1])[0].tolist()) for f in (lambda x: x[:1], lambda x: x[-1:]))
+    for half in (begin + ids, ids + end, end + ids + begin, end + ids):  # "!" can be the number of <s>, by chance
+        assert client.post("/v1/embeddings", json={"model": "mini", "input": half}).status_code == 400
     body = {"model": "mini", "add_special_tokens": False}
     got = client.post("/v1/embeddings", json={**body, "input": ids}).json()["data"][0]["embedding"]
     bare = Tokens(np.array(ids, np.int32), np.array([0, len(ids)]))
     assert (np.array(got, np.float32) == embedder.encode_tokens(bare)[0]).all()
     assert client.post("/v1/embeddings", json={**body, "input": "a text"}).status_code == 400
+
+
+@pytest.mark.filterwarnings("ignore:.* the limit of 24 tokens")  # in the server, where the client asks for it
+def test_token_ids_that_are_too_long_are_cut_as_their_text(client, embedder):
+    text = " ".join(["the red cat"] * 100)
+    ids = embedder.tokenize([" ".join(["the red cat"] * 3)])[0].tolist()
+    ids = [ids[0], *ids[1:-1] * 34, ids[-1]]
+    assert len(ids) > embedder.max_tokens
+    body = {"model": "mini", "truncate": True}
+    vectors = [client.post("/v1/embeddings", json={**body, "input": i}).json() for i in (text, ids)]
+    assert vectors[0]["data"] == vectors[1]["data"]
+    assert client.post("/v1/embeddings", json={"model": "mini", "input": ids}).status_code == 400

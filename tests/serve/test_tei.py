@@ -102,7 +102,7 @@ def test_info_describes_the_first_model_and_lists_all(client):
         ("/similarity", {"inputs": {"source_sentence": "", "sentences": ["a"]}}, 422, "source_sentence"),
         ("/similarity", {"inputs": {"source_sentence": "a", "sentences": "b"}, "parameters": [1]}, 422, "parameters"),
         ("/tokenize", {"inputs": "a " * 600_000}, 422, "characters"),
-        ("/embed_all", {"inputs": [[2]]}, 200, ""),
+        ("/embed_all", {"inputs": [[2, 3]]}, 200, ""),
     ],
 )
 def test_a_bad_request_is_one_sentence_in_the_shape_of_tei(client, path, body, status, words):

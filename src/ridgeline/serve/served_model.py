@@ -164,8 +164,9 @@ class ServedEmbedder(ServedModel):
 
     def __init__(self, name: str, source: str, model: Embedder, state: FolderState, **settings: Any) -> None:
         super().__init__(name, source, model, state, **settings)
-        around = model.tokenize([""]).ids.tolist()
-        self._special_ends = {*around[:1], *around[-1:]} & model.special_tokens  # the tokens around a text
+        ids = model.tokenize([FIRST_TEXT], truncate=True).ids.tolist()
+        # the special tokens before and after a text, if the model has them
+        self._first, self._last = (i if i in model.special_tokens else None for i in (ids[0], ids[-1]))
 
     @property
     def dim(self) -> int:
@@ -214,27 +215,32 @@ class ServedEmbedder(ServedModel):
         bare  the ids have no special tokens on purpose. Else they are probably those of another tokenizer (LangChain
               sends OpenAI's), and their vectors would be wrong without a word.
         """
-        limit, vocabulary, ends = self.max_tokens, self._model.config.vocabulary, self._special_ends
-        if truncate:
-            rows = [row[:limit] for row in rows]
+        limit, vocabulary, ends = self.max_tokens, self._model.config.vocabulary, (self._first, self._last)
+        cut = []
         for number, row in enumerate(rows):
             if not row:
                 raise InputError(f"input {number} has no token ids; give one at least.")
-            if len(row) > limit:
-                raise TooLong(f"input {number} has {len(row)} token ids; '{self.name}' takes {limit}.")
             if min(row) < 0 or max(row) >= vocabulary:
                 wrong = next(i for i in row if not 0 <= i < vocabulary)
                 raise InputError(
                     f"input {number} has the token id {wrong}; '{self.name}' has 0 to {vocabulary - 1}. {_SEND_TEXTS}."
                 )
-            if ends and not bare and row[0] not in ends and row[-1] not in ends:
+            if not bare and any(end not in (None, i) for end, i in zip(ends, (row[0], row[-1]), strict=True)):
+                where = zip(ends, ("first", "last"), strict=True)
+                words = " and ".join(f"{end} {place}" for end, place in where if end is not None)
                 raise InputError(
-                    f"input {number} has token ids without the special tokens of '{self.name}': are they of another "
-                    f'tokenizer? {_SEND_TEXTS}, or "add_special_tokens": false if they are right.'
+                    f"input {number} has token ids without the special tokens of '{self.name}' ({words}): are they of "
+                    f'another tokenizer? {_SEND_TEXTS}; "add_special_tokens": false encodes the ids without them.'
                 )
+            if len(row) > limit:
+                if not truncate:
+                    raise TooLong(f"input {number} has {len(row)} token ids; '{self.name}' takes {limit}.")
+                # as the tokenizer cuts a text: its last special token stays
+                row = row[:limit] if bare or self._last is None else [*row[: limit - 1], row[-1]]
+            cut.append(row)
         offsets = np.zeros(len(rows) + 1, np.int64)
-        np.cumsum([len(row) for row in rows], out=offsets[1:])
-        return Tokens(np.concatenate([np.asarray(row, np.int32) for row in rows]), offsets)
+        np.cumsum([len(row) for row in cut], out=offsets[1:])
+        return Tokens(np.concatenate([np.asarray(row, np.int32) for row in cut]), offsets)
 
     async def encode(self, tokens: Tokens) -> NDArray[np.float32]:
         """Return float32 [texts, dim], batched with the texts of other requests."""
