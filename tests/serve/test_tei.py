@@ -103,6 +103,8 @@ def test_info_describes_the_first_model_and_lists_all(client):
         ("/similarity", {"inputs": {"source_sentence": "a", "sentences": "b"}, "parameters": [1]}, 422, "parameters"),
         ("/tokenize", {"inputs": "a " * 600_000}, 422, "characters"),
         ("/embed_all", {"inputs": [[2, 3]]}, 200, ""),
+        ("/embed", {"inputs": [[2, 3]], "prompt_name": "query"}, 422, "'prompt_name' is for texts"),
+        ("/embed_all", {"inputs": [2, 3], "truncation_direction": "left"}, 422, "Right"),
     ],
 )
 def test_a_bad_request_is_one_sentence_in_the_shape_of_tei(client, path, body, status, words):

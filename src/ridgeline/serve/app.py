@@ -386,6 +386,9 @@ class _Api:
     async def _read_tei(self, model: ServedEmbedder, body: Body) -> Tokens:
         value = fields.get_input(body, "inputs")
         if isinstance(value[0], list):
+            _check_direction(body)
+            if fields.get_string(body, "prompt_name"):
+                raise bad_request("'prompt_name' is for texts; put the prompt into the token ids.", "prompt_name")
             return await self._read_input(model, value, body)
         return await self._tokenize_tei(model, value, body)
 
