@@ -300,6 +300,15 @@ def test_weights_in_parts_are_put_together(folder, tmp_path):
         np.testing.assert_allclose(embedder.encode(TEXTS), Reference(folder).encode(TEXTS), atol=2e-6)
 
 
+def test_do_lower_case_keeps_special_tokens(folder, tmp_path):
+    path = shutil.copytree(folder, tmp_path / "m")
+    tiny.write(path / "sentence_bert_config.json", {"max_seq_length": 24, "do_lower_case": True})
+    with Embedder(path, device="cpu") as embedder, Embedder(folder, device="cpu") as plain:
+        expected = plain.tokenize(["the red [MASK] runs"]).ids.tolist()
+        assert embedder.tokenize(["THE Red [MASK] runs"]).ids.tolist() == expected
+        assert plain.tokenize(["THE Red [MASK] runs"]).ids.tolist() != expected
+
+
 def test_old_names_of_norms_and_half_weights_are_read(folder, tmp_path):
     path = shutil.copytree(folder, tmp_path / "m")
     old = {

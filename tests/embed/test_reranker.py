@@ -274,3 +274,12 @@ def test_tokens_of_pairs_give_the_scores_of_the_texts_and_a_long_pair_is_refused
             assert reranker.tokenize(QUERY, ["a " * 100]).lengths[0] == LIMIT
         with pytest.raises(InputError, match="text 0 is int"):
             reranker.tokenize(QUERY, [5])
+
+
+def test_do_lower_case_keeps_special_tokens(tmp_path):
+    folder = make(tmp_path / "m")
+    with Reranker(folder, device="cpu") as plain:
+        expected = plain.score("the [MASK]", ["a red cat"])
+    tiny.write(folder / "sentence_bert_config.json", {"do_lower_case": True})
+    with Reranker(folder, device="cpu") as reranker:
+        np.testing.assert_array_equal(reranker.score("THE [MASK]", ["A Red cat"]), expected)

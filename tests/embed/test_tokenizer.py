@@ -251,6 +251,42 @@ def test_the_real_folder_is_native():
     assert tokenizer.encode(["hello world"]).ids.tolist() == [101, 7592, 2088, 102]
 
 
+@pytest.mark.parametrize(
+    "normalizer",
+    [
+        None,
+        {"type": "NFC"},
+        {"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "StripAccents"}]},
+        {"type": "Sequence", "normalizers": [{"type": "NFD"}, {"type": "Lowercase"}]},
+        *(
+            {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, **options}
+            for options in (
+                {"strip_accents": None, "lowercase": True},
+                {"strip_accents": False, "lowercase": True},
+                {"strip_accents": None, "lowercase": False},
+                {"strip_accents": True, "lowercase": False},
+            )
+        ),
+    ],
+)
+@given(text=st.text(st.sampled_from("aAÀàǅßẞİΣς \t\u0301\u0307東Ⅷ"), max_size=8))
+def test_lower_case_comes_before_the_normalizer_and_leaves_special_tokens(tmp_path_factory, normalizer, text):
+    folder = tmp_path_factory.mktemp("lower")
+    letters = ["a", "à", "ß", "i", "\u0307", "\u0301", "σ", "ς", "東", "ⅷ", "A", "À", "##a", "##à", "##σ", "##A"]
+    description = {**describe_tokenizer(letters), "normalizer": normalizer}
+    (folder / "tokenizer.json").write_text(json.dumps(description))
+    # as sentence-transformers puts it there
+    steps = [] if normalizer is None else normalizer.get("normalizers", [normalizer])
+    if {"type": "Lowercase"} not in steps:
+        steps = [{"type": "Lowercase"}, *steps]
+    expected = {**description, "normalizer": {"type": "Sequence", "normalizers": steps}}
+    peer = pytest.importorskip("tokenizers").Tokenizer.from_str(json.dumps(expected))
+    text = f"{text}[MASK]{text}"
+    tokens = load_tokenizer(folder, lower=True).encode([text])
+    assert tokens.ids.tolist() == peer.encode(text).ids
+    assert SPECIAL.index("[MASK]") in tokens.ids
+
+
 def test_a_folder_with_only_a_vocabulary(tmp_path):
     lines = (model_folder() / "vocab.txt").read_text(encoding="utf-8")
     (tmp_path / "vocab.txt").write_text(lines, encoding="utf-8")

@@ -67,7 +67,7 @@ class Config:
     activation: str
     epsilon: float
     max_tokens: int
-    lower: bool  # texts are converted to lower case before tokenizing
+    lower: bool  # texts are converted to lower case, but not special tokens in them ([MASK])
     pooling: str
     dense: tuple[Dense, ...]
     prompts: Mapping[str, str]

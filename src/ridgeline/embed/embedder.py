@@ -143,6 +143,7 @@ class Embedder:
         self._tokenizer = load_tokenizer(
             config.folder if (config.folder / "tokenizer.json").exists() else model_files.folder,
             special_tokens=config.model_type != STATIC,
+            lower=config.lower,
         )
         size = self._tokenizer.vocabulary_size
         if size > config.vocabulary:
@@ -530,8 +531,6 @@ class Embedder:
     def _tokenize(self, texts: list[str], first: int, truncate: bool = True) -> Tokens:
         if self.prompt:
             texts = [self.prompt + text for text in texts]
-        if self.config.lower:
-            texts = [text.lower() for text in texts]
         if self.config.max_characters is not None:
             texts = [text[: self.config.max_characters] for text in texts]
         start_ns = now_ns()

@@ -27,10 +27,11 @@ class PairTokenizer:
     """Pairs of texts → tokens, at most `max_tokens` each.
 
     second_ids  added to the ids of the second side (its token type): the size of the vocabulary, or 0
+    lower       convert texts to lower case, except special tokens in them
     """
 
-    def __init__(self, folder: Path, max_tokens: int, second_ids: int) -> None:
-        description, path = read_description(folder)
+    def __init__(self, folder: Path, max_tokens: int, second_ids: int, *, lower: bool = False) -> None:
+        description, path = read_description(folder, lower=lower)
         self.max_tokens, self._second_ids = max_tokens, second_ids
         parts = parse_bert_tokenizer(description)
         ends = None if isinstance(parts, str) else _find_bert_ends(description)

@@ -102,7 +102,7 @@ class Reranker:
         )
         tokenizer_folder = config.folder if (config.folder / "tokenizer.json").exists() else self.folder
         self._max_tokens = max_tokens
-        self._tokenizer = PairTokenizer(tokenizer_folder, max_tokens, second_ids)
+        self._tokenizer = PairTokenizer(tokenizer_folder, max_tokens, second_ids, lower=config.lower)
         self._long_tokenizer: PairTokenizer | None = None
         if self._tokenizer.vocabulary_size > config.vocabulary:
             raise InputError(
@@ -284,8 +284,6 @@ class Reranker:
         return tokens
 
     def _encode(self, tokenizer: PairTokenizer, firsts: list[str], seconds: list[str], start: int) -> Tokens:
-        if self.config.lower:
-            firsts, seconds = [text.lower() for text in firsts], [text.lower() for text in seconds]
         tokens = tokenizer.encode(firsts, seconds)
         if len(tokens) and tokens.lengths.min() < 1:
             raise InputError(f"pair {start + int(tokens.lengths.argmin())} has no tokens; give one at least.")

@@ -52,14 +52,15 @@ class Tokenizer(Protocol):
         """Return the tokens of every text with special tokens, at most `max_tokens` for each."""
 
 
-def load_tokenizer(folder: str | os.PathLike[str], *, special_tokens: bool = True) -> Tokenizer:
+def load_tokenizer(folder: str | os.PathLike[str], *, special_tokens: bool = True, lower: bool = False) -> Tokenizer:
     """Load the tokenizer from `tokenizer.json`, or from `vocab.txt` and `tokenizer_config.json`.
 
     special_tokens  put special tokens around a text, as the folder says
+    lower           convert texts to lower case, except special tokens in them ([MASK])
 
     Raises InputError if the folder has neither, or they cannot be read.
     """
-    description, path = read_description(Path(folder))
+    description, path = read_description(Path(folder), lower=lower)
     if not special_tokens:
         description["post_processor"] = None
     tokenizer = load_native(description)
@@ -72,16 +73,40 @@ def load_native(description: Mapping[str, Any]) -> Tokenizer | str:
     return load_subword(description) if isinstance(parts, str) else NativeTokenizer(parts)
 
 
-def read_description(folder: Path) -> tuple[dict[str, Any], Path]:
-    """Return the content of tokenizer.json, or what corresponds to vocab.txt, and the file."""
+def read_description(folder: Path, *, lower: bool = False) -> tuple[dict[str, Any], Path]:
+    """Return the content of tokenizer.json, or what corresponds to vocab.txt, and the file.
+
+    lower  with a normalizer that converts texts to lower case
+    """
     if (folder / "tokenizer.json").is_file():
         path = folder / "tokenizer.json"
-        return _read_json(path), path
-    if (folder / "vocab.txt").is_file():
+        description = _read_json(path)
+    elif (folder / "vocab.txt").is_file():
         path = folder / "vocab.txt"
         config = folder / "tokenizer_config.json"
-        return describe_bert(_read_lines(path), _read_json(config) if config.is_file() else {}, path), path
-    raise InputError(f"{folder} has no tokenizer: there is neither tokenizer.json nor vocab.txt.")
+        description = describe_bert(_read_lines(path), _read_json(config) if config.is_file() else {}, path)
+    else:
+        raise InputError(f"{folder} has no tokenizer: there is neither tokenizer.json nor vocab.txt.")
+    if lower:
+        description["normalizer"] = add_lowercase(description.get("normalizer"))
+    return description, path
+
+
+def add_lowercase(normalizer: Any) -> dict[str, Any]:
+    """Return a normalizer that converts to lower case first, in the simplest form with that result.
+
+    >>> add_lowercase({"type": "NFC"})
+    {'type': 'Sequence', 'normalizers': [{'type': 'Lowercase'}, {'type': 'NFC'}]}
+    """
+    steps = [] if normalizer is None else [normalizer]
+    if steps and steps[0].get("type") == "Sequence":
+        steps = list(steps[0].get("normalizers", []))
+    if steps and any(step.get("type") == "Lowercase" for step in steps):
+        return dict(normalizer)
+    if len(steps) == 1 and steps[0].get("type") == "BertNormalizer" and steps[0].get("strip_accents") is not True:
+        kept = {"strip_accents": False} if steps[0].get("lowercase") is False else {}
+        return {**steps[0], "lowercase": True, **kept}  # native loops know this form
+    return {"type": "Sequence", "normalizers": [{"type": "Lowercase"}, *steps]} if steps else {"type": "Lowercase"}
 
 
 def describe_bert(tokens: list[str], config: Mapping[str, Any], path: Path) -> dict[str, Any]:
