@@ -14,6 +14,7 @@ from tests.embed import tiny
 from tests.embed.tiny import TEXTS, Reference
 
 from ridgeline import Embedder
+from ridgeline.embed import Tokens
 from ridgeline.errors import InputError
 
 LAYOUTS = {
@@ -124,9 +125,62 @@ def test_a_dense_module_follows_the_pooling(tmp_path, activation, apply):
         np.testing.assert_allclose(embedder.encode(TEXTS), expected, atol=1e-5)
 
 
+def test_several_poolings_are_joined(tmp_path):
+    path = tiny.make(tmp_path / "m", dense="Tanh")
+    names = {"pooling_mode_cls_token": True, "pooling_mode_max_tokens": True, "pooling_mode_mean_tokens": True}
+    tiny.write(path / "1_Pooling/config.json", {"word_embedding_dimension": tiny.HIDDEN, **names})
+    reference = Reference(path)
+    expected = np.concatenate(
+        [np.stack([reference.pool_hidden(text, mode) for text in TEXTS]) for mode in ("cls", "max", "mean")], 1
+    )
+    set_modules(path, "Transformer", "Pooling")
+    with Embedder(path, device="cpu", dtype="float32", normalize=False) as embedder:
+        assert embedder.dim == 3 * tiny.HIDDEN
+        np.testing.assert_allclose(embedder.encode(TEXTS), expected, atol=2e-5)
+        np.testing.assert_allclose(embedder.encode(TEXTS[3]), expected[3], atol=2e-5)
+    with Embedder(path, device="cpu", dtype="float32") as embedder:
+        unit = expected / np.linalg.norm(expected, axis=1, keepdims=True)
+        np.testing.assert_allclose(embedder.encode(TEXTS), unit, atol=2e-6)
+        np.testing.assert_allclose(embedder.encode(TEXTS[3]), unit[3], atol=2e-6)
+
+
+@pytest.mark.parametrize("mode", ["mean", "cls", "max"])
+def test_the_pooling_leaves_the_prompt_out_on_request(folder, tmp_path, mode):
+    path = shutil.copytree(folder, tmp_path / "m")
+    tiny.write(path / "1_Pooling/config.json", {"pooling_mode": mode, "include_prompt": False})
+    prompt, reference = "query : ", Reference(path)
+    expected = []
+    for text in TEXTS:
+        reference.tokenizer.enable_truncation(24)
+        rows = reference.compute_hidden(reference.tokenizer.encode(prompt + text).ids)[3:]  # [CLS] query :
+        expected.append({"mean": rows.mean(0), "cls": rows[0], "max": rows.max(0)}[mode])
+    with Embedder(path, device="cpu", dtype="float32", normalize=False, prompt=prompt) as embedder:
+        for actual in (
+            embedder.encode(TEXTS, batch_tokens=50),
+            np.stack([embedder.encode(text) for text in TEXTS]),
+            np.stack(list(embedder.encode_iter(TEXTS))),
+            embedder.encode(TEXTS, output=("dense", "tokens"))["dense"],
+            embedder.encode_tokens(embedder.tokenize(TEXTS)),
+        ):
+            np.testing.assert_allclose(actual, expected, atol=2e-5)
+        with pytest.raises(InputError, match="no tokens beyond the 3 of the prompt"):
+            embedder.encode_tokens(Tokens(np.array([2, 3], np.int32), np.array([0, 2])))
+    with (
+        Embedder(path, device="cpu", dtype="float32", normalize=False) as embedder,
+        Embedder(set_pooling(path, mode), device="cpu", dtype="float32", normalize=False) as plain,
+    ):  # without a prompt all tokens count
+        np.testing.assert_array_equal(embedder.encode(TEXTS), plain.encode(TEXTS))
+
+
+def set_pooling(path: Path, mode: str) -> Path:
+    other = shutil.copytree(path, path.parent / "other")
+    tiny.write(other / "1_Pooling/config.json", {"pooling_mode": mode})
+    return other
+
+
 def set_modules(path: Path, *names: str) -> Path:
     """Write modules.json with these modules, each with the folder that `tiny.make` gave it."""
-    folders = {"Transformer": "", "Pooling": "1_Pooling", "Dense": "2_Dense", "Normalize": "3_Normalize"}
+    folders = {"Pooling": "1_Pooling", "Dense": "2_Dense", "LayerNorm": "2_LayerNorm", "Normalize": "3_Normalize"}
     entries = [
         {"idx": i, "name": str(i), "path": folders.get(name, ""), "type": f"sentence_transformers.models.{name}"}
         for i, name in enumerate(names)
@@ -146,6 +200,11 @@ def apply_modules(path: Path, names: tuple[str, ...], pooled):
             vectors = torch.nn.functional.normalize(vectors, dim=1)
         elif name == "Dense":
             vectors = torch.tanh(torch.nn.functional.linear(vectors, parts["linear.weight"], parts["linear.bias"]))
+        elif name == "LayerNorm":
+            norm = load_file(path / "2_LayerNorm/model.safetensors").items()
+            norm = {name: torch.from_numpy(tensor).double() for name, tensor in norm}
+            width = (vectors.shape[1],)
+            vectors = torch.nn.functional.layer_norm(vectors, width, norm["norm.weight"], norm["norm.bias"])
     return vectors.numpy()
 
 
@@ -157,11 +216,17 @@ def apply_modules(path: Path, names: tuple[str, ...], pooled):
         ("Normalize", "Dense", "Normalize"),
         ("Normalize", "Dropout", "Dense"),
         ("Dense",),
+        ("LayerNorm",),
+        ("Normalize", "LayerNorm", "Dense"),
+        ("LayerNorm", "Normalize"),
     ],
 )
-def test_the_order_of_dense_and_normalize_is_kept(tmp_path, after):
+def test_the_order_of_modules_is_kept(tmp_path, after):
     names = ("Transformer", "Pooling", *after)
     path = set_modules(tiny.make(tmp_path / "m", dense="Tanh"), *names)
+    (path / "2_LayerNorm").mkdir()
+    norm = np.random.default_rng(3).normal(size=(2, tiny.HIDDEN)).astype(np.float32)
+    save_file({"norm.weight": norm[0], "norm.bias": norm[1].copy()}, path / "2_LayerNorm/model.safetensors")
     reference = Reference(path)
     pooled = np.stack([reference.pool_hidden(t, "mean") for t in TEXTS])
     ends_with_normalize = after[-1] == "Normalize"
@@ -331,9 +396,8 @@ def test_old_names_of_norms_and_half_weights_are_read(folder, tmp_path):
         ("config.json", {"vocab_size": 12}, r"the tokenizer knows \d+ tokens, the weights 12"),
         ("config.json", {"vocab_size": 99}, "weights know .* config.json says 99"),
         ("config.json", {"num_hidden_layers": 3}, "lack 'encoder.layer.2"),
-        ("1_Pooling/config.json", {"pooling_mode_cls_token": True}, r"pools by cls \+ mean"),
-        ("1_Pooling/config.json", {"pooling_mode": "middle"}, "pools by middle"),
-        ("1_Pooling/config.json", {"include_prompt": False}, "leaves its prompt out"),
+        ("1_Pooling/config.json", {"pooling_mode": ["cls", "middle"]}, r"pools by cls \+ middle"),
+        ("1_Pooling/config.json", {"pooling_mode": "weightedmean", "include_prompt": False}, "leaves its prompt out"),
     ],
 )
 def test_unsupported_models_are_refused_by_name(folder, tmp_path, file, change, message):

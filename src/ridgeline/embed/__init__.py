@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ridgeline.embed.embedder import TruncationWarning as TruncationWarning
     from ridgeline.embed.embedder_pool import EmbedderPool as EmbedderPool
     from ridgeline.embed.encoder import Encoder as Encoder
-    from ridgeline.embed.encoder import Head as Head
+    from ridgeline.embed.encoder import read_head as read_head
     from ridgeline.embed.fetch import fetch_model as fetch_model
     from ridgeline.embed.file_job import OUTPUT_FORMATS as OUTPUT_FORMATS
     from ridgeline.embed.file_job import JobResult as JobResult
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from ridgeline.embed.tokenizer import Tokenizer as Tokenizer
     from ridgeline.embed.tokenizer import load_tokenizer as load_tokenizer
     from ridgeline.embed.tokens import Tokens as Tokens
-    from ridgeline.embed.weights import read_dense as read_dense
     from ridgeline.embed.weights import read_encoder as read_encoder
 
 __getattr__, __dir__, __all__ = attach(
@@ -50,7 +49,7 @@ __getattr__, __dir__, __all__ = attach(
         "devices": ["choose_cpu_dtype", "resolve_torch_device"],
         "embedder": ["Embedder", "TooLong", "TruncationWarning"],
         "embedder_pool": ["EmbedderPool"],
-        "encoder": ["Encoder", "Head"],
+        "encoder": ["Encoder", "read_head"],
         "fetch": ["fetch_model"],
         "file_job": ["JobResult", "OUTPUT_FORMATS", "Progress", "embed_file", "verify_file"],
         "heads": ["TokenVectors"],
@@ -60,6 +59,6 @@ __getattr__, __dir__, __all__ = attach(
         "text_files": ["TextFormat", "read_texts"],
         "tokenizer": ["Tokenizer", "load_tokenizer"],
         "tokens": ["Tokens"],
-        "weights": ["read_dense", "read_encoder"],
+        "weights": ["read_encoder"],
     },
 )

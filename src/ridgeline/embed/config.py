@@ -1,4 +1,4 @@
-"""Read the configuration of a model folder: encoder, pooling, dense modules, prompts.
+"""Read the configuration of a model folder: encoder, poolings, the modules after them, prompts.
 
 Supports sentence-transformers folders (modules.json), plain Hugging Face snapshots (with mean pooling) and static
 tables (StaticEmbedding, model2vec), in old and new spellings. A model that this encoder cannot run is refused here, by
@@ -19,9 +19,14 @@ from ridgeline.errors import InputError, unknown
 STATIC = "static"  # the family of static tables: words without layers
 MAX_STATIC_TOKENS = 1 << 20  # a table has no limit
 POOLINGS = ("mean", "cls", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
-DENSE_ACTIVATIONS = ("Identity", "Tanh", "GELU", "ReLU", "Sigmoid", "SiLU")  # after a dense module
+# after a dense module: classes of torch.nn without parameters
+DENSE_ACTIVATIONS = (
+    "Identity", "Tanh", "GELU", "ReLU", "Sigmoid", "SiLU", "LeakyReLU", "ELU", "SELU", "ReLU6", "Mish", "Softplus",
+    "Softsign", "Hardtanh", "Hardswish",
+)  # fmt: skip
 
-_MODULES = ("Transformer", "Pooling", "Dense", "Normalize", "Dropout")  # Dropout does nothing outside training
+# Dropout does nothing outside training
+_MODULES = ("Transformer", "Pooling", "Dense", "LayerNorm", "Normalize", "Dropout")
 _SPARSE_MODULES = ("SpladePooling", "MLMTransformer", "SparseAutoEncoder", "SparseStaticEmbedding")
 _KINDS = {"CrossEncoder": "a cross-encoder (reranker)", "SparseEncoder": "a sparse encoder (SPLADE)"}
 # the ends of architectures with a head: their hidden states were trained for something else than a vector per text
@@ -55,6 +60,14 @@ class Dense:
 
 
 @dataclass(frozen=True)
+class LayerNorm:
+    """A layer norm after the pooling; `normalized` if a Normalize module comes before it."""
+
+    folder: Path
+    normalized: bool = False
+
+
+@dataclass(frozen=True)
 class Config:
     """One model, as its folder describes it. The fields after `default_prompt` have BERT's values as defaults."""
 
@@ -68,14 +81,15 @@ class Config:
     epsilon: float
     max_tokens: int
     lower: bool  # texts are converted to lower case, but not special tokens in them ([MASK])
-    pooling: str
-    dense: tuple[Dense, ...]
+    poolings: tuple[str, ...]  # several: their vectors one after the other
+    modules: tuple[Dense | LayerNorm, ...]  # after the pooling
     prompts: Mapping[str, str]
     default_prompt: str | None
     model_type: str = "bert"  # the family (families.py)
     ends_with_norm: bool = False  # the last module is Normalize; `Embedder(normalize=)` does it
     similarity: str | None = None  # the function that the model was trained for
     truncate_dim: int | None = None  # components of a vector that are kept; None: all
+    pools_prompt: bool = True  # whether the tokens of a prompt count in the pooling
     position_table: bool = False
     first_position: int = 0  # of the table: 0, or RoBERTa's padding number + 1
     padding: int | None = None  # the token without a position, for RoBERTa
@@ -106,6 +120,11 @@ class Config:
     wide_range: bool = False  # hidden states beyond the range of float16
     dropped_token: int | None = None  # a static table without this token
     max_characters: int | None = None  # of a text, cut before tokenizing
+
+    @property
+    def pooling(self) -> str:
+        """The name of the pooling; of several: "cls + mean"."""
+        return " + ".join(self.poolings)
 
     @property
     def plain(self) -> bool:
@@ -161,8 +180,8 @@ def read_config(folder: Path, *, encoder_only: bool = False) -> Config:
         model_type=family[0],
         max_tokens=_choose_max_tokens(root, sentence, fields["positions"] - fields.get("first_position", 0)),
         lower=bool(sentence.get("do_lower_case", False)),
-        pooling=_read_pooling(folder, modules),  # "mean" without a pooling module
-        dense=_read_all_dense(folder, modules),
+        **_read_pooling(folder, modules),
+        modules=_read_later_modules(folder, modules),
         ends_with_norm=bool(modules) and modules[-1][0] == "Normalize",
         **_read_prompts(folder),
         **fields,
@@ -212,8 +231,8 @@ def _read_static(folder: Path, root: Path, is_model2vec: bool) -> Config:
         epsilon=0.0,
         max_tokens=limit,
         lower=False,
-        pooling="mean",
-        dense=(),
+        poolings=("mean",),
+        modules=(),
         embed_norm=False,
         ends_with_norm=_ends_with_norm(folder, settings, is_model2vec),
         dropped_token=_find_unknown_token(root) if is_model2vec else None,
@@ -269,16 +288,18 @@ def _read_modules(folder: Path) -> list[tuple[str, str]]:
         if package.partition(".")[0] not in ("sentence_transformers", ""):
             raise InputError(f"'{folder}' has the module '{entry['type']}', which is code of its own; it is not run.")
         if name not in _MODULES:
-            raise InputError(f"'{folder}' has a {name} module; known are Transformer, Pooling, Dense and Normalize.")
+            raise InputError(
+                f"'{folder}' has a {name} module; known are Transformer, Pooling, Dense, LayerNorm and Normalize."
+            )
         modules.append((name, entry.get("path", "")))
     names = [name for name, _ in modules]
     order = " → ".join(names)
     if not names or names[0] != "Transformer" or names.count("Transformer") != 1:
         raise InputError(f"'{folder}' has the modules {order or '(none)'}; one Transformer must come first.")
-    if names.count("Pooling") != 1 or any(name in ("Dense", "Normalize") for name in names[: names.index("Pooling")]):
+    if names.count("Pooling") != 1 or not set(names[1 : names.index("Pooling")]) <= {"Dropout"}:
         raise InputError(
-            f"'{folder}' has the modules {order}; one Pooling must come after the Transformer, before Dense and "
-            "Normalize."
+            f"'{folder}' has the modules {order}; one Pooling must come after the Transformer, before Dense, "
+            "LayerNorm and Normalize."
         )
     return modules
 
@@ -335,10 +356,11 @@ def _make_kind_error(folder: Path, kind: str) -> InputError:
     )
 
 
-def _read_pooling(folder: Path, modules: Sequence[tuple[str, str]]) -> str:
+def _read_pooling(folder: Path, modules: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """Return the poolings, "mean" without a pooling module, and whether they take the tokens of a prompt."""
     pooling_path = next((path for name, path in modules if name == "Pooling"), None)
     if pooling_path is None:
-        return "mean"
+        return {"poolings": ("mean",)}
     settings = _read_json(folder / pooling_path / "config.json")
     modes = (
         settings.get("pooling_mode")
@@ -346,22 +368,29 @@ def _read_pooling(folder: Path, modules: Sequence[tuple[str, str]]) -> str:
         or ["mean"]
     )
     modes = [modes] if isinstance(modes, str) else list(modes)
-    if len(modes) != 1 or modes[0] not in POOLINGS:
-        raise InputError(f"'{folder}' pools by {' + '.join(modes)}; known are {', '.join(POOLINGS)}, one at a time.")
-    if settings.get("include_prompt", True) is False:
-        raise InputError(f"'{folder}' leaves its prompt out of the pooling, which is not done here.")
-    return str(modes[0])
+    for mode in modes:
+        if mode not in POOLINGS:
+            raise InputError(f"'{folder}' pools by {' + '.join(map(str, modes))}; known are {', '.join(POOLINGS)}.")
+    pools_prompt = settings.get("include_prompt", True) is not False
+    if not pools_prompt and "weightedmean" in modes:
+        raise InputError(f"'{folder}' leaves its prompt out of a weightedmean, which is not done here.")
+    return {"poolings": tuple(modes), "pools_prompt": pools_prompt}
 
 
-def _read_all_dense(folder: Path, modules: Sequence[tuple[str, str]]) -> tuple[Dense, ...]:
-    """Return the dense modules in order. A Normalize at the end is not among them: `Embedder(normalize=)` does it."""
-    dense, normalized = [], False
+def _read_later_modules(folder: Path, modules: Sequence[tuple[str, str]]) -> tuple[Dense | LayerNorm, ...]:
+    """Return the modules after the pooling in order. A Normalize at the end is not among them:
+    `Embedder(normalize=)` does it.
+    """
+    later: list[Dense | LayerNorm] = []
+    normalized = False
     for name, path in modules:
-        if name == "Dense":
-            dense.append(_read_dense(folder / path, normalized))
+        if name in ("Dense", "LayerNorm"):
+            later.append(
+                _read_dense(folder / path, normalized) if name == "Dense" else LayerNorm(folder / path, normalized)
+            )
             normalized = False
         normalized = normalized or name == "Normalize"
-    return tuple(dense)
+    return tuple(later)
 
 
 def _read_dense(folder: Path, normalized: bool) -> Dense:
@@ -371,7 +400,9 @@ def _read_dense(folder: Path, normalized: bool) -> Dense:
             f"'{folder}' is a dense module for '{settings['module_input_name']}'; only one for 'sentence_embedding' "
             "is known here."
         )
-    activation = str(settings.get("activation_function", "Tanh")).rpartition(".")[2]
+    package, _, activation = str(settings.get("activation_function", "torch.Tanh")).rpartition(".")
+    if package.partition(".")[0] not in ("torch", ""):
+        raise InputError(f"'{folder}' has the activation {package}.{activation}, code of its own, which is not run.")
     if activation not in DENSE_ACTIVATIONS:
         raise unknown(f"activation in '{folder}'", activation, DENSE_ACTIVATIONS)
     if settings.get("use_residual"):

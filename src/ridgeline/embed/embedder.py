@@ -389,14 +389,14 @@ class Embedder:
     ) -> dict[str, Any]:
         """Compute several outputs in one pass."""
         heads = {name: self._get_head(name) for name in names if name != "dense"}
-        encoder = self._get_encoder()
+        encoder, prompt_tokens = self._get_encoder(), self._count_prompt_tokens()
 
         def compute(ids: Any, packed: Any) -> dict[str, Any]:
             import torch
 
             with torch.inference_mode():
                 hidden = encoder.compute_hidden(ids, packed)
-                outputs = {"dense": encoder.vectors(hidden, packed)} if "dense" in names else {}
+                outputs = {"dense": encoder.vectors(hidden, packed, prompt_tokens)} if "dense" in names else {}
                 for head in heads.values():
                     outputs |= head(hidden, packed, ids)
             return outputs
@@ -575,14 +575,16 @@ class Embedder:
         from ridgeline.embed.layers import Packed
 
         result: Vectors | None = self._replay(tokens)
-        if result is None:
+        prompt_tokens = self._count_prompt_tokens()
+        if result is None and not prompt_tokens:
             result = self._get_encoder().encode_arrays(tokens.ids, tokens.offsets)
         if result is not None:
             return result
         ids, offsets = (torch.from_numpy(a.copy()).to(self._device) for a in (tokens.ids, tokens.offsets))
         limited = self._device.type == "cpu" and self._dtype == torch.bfloat16
         with limit_threads(len(ids)) if limited else nullcontext():
-            vectors: Vectors = self._get_encoder()(ids, Packed(offsets, find_runs(tokens.offsets))).cpu().numpy()
+            packed = Packed(offsets, find_runs(tokens.offsets))
+            vectors: Vectors = self._get_encoder()(ids, packed, prompt_tokens).cpu().numpy()
         return vectors
 
     def _encode_small(self, tokens: Tokens) -> Vectors | None:
@@ -613,11 +615,22 @@ class Embedder:
         """Whether few texts are encoded in another way than many."""
         return self._can_record or self._device.type == "cpu"
 
+    def _count_prompt_tokens(self) -> int:
+        """The first tokens of every text that the pooling leaves out: those of the prompt, with the special ones
+        before it, if the folder says so (`include_prompt`), as sentence-transformers counts them.
+        """
+        if self.config.pools_prompt or not self.prompt:
+            return 0
+        with self._lock:
+            ids = self._tokenizer.encode([self.prompt], self.max_tokens).ids
+        return len(ids) - (len(ids) > 0 and int(ids[-1]) in self.special_tokens)
+
     @property
     def _can_record(self) -> bool:
         """Whether a small batch can be recorded as a CUDA graph."""
         encoder = self._get_encoder()
-        return self._device.type == "cuda" and bool(encoder.layers.by_offsets)
+        pools_all = self.config.pools_prompt or not self.prompt
+        return self._device.type == "cuda" and bool(encoder.layers.by_offsets) and pools_all
 
     def _replay(self, tokens: Tokens) -> Vectors | None:
         """Encode with a recorded graph if the batch is small and memory suffices; else None."""
@@ -650,9 +663,12 @@ class Embedder:
             budget = int(batch_tokens)
         else:
             raise InputError(f"batch_tokens is {batch_tokens!r}; give a number above 0, or 'auto'.")
-        encoder = self._get_encoder()
+        encoder, prompt_tokens = self._get_encoder(), self._count_prompt_tokens()
         return BatchRunner(
-            compute or (lambda ids, packed: {"dense": encoder(ids, packed)}), self._device, budget, self._staging
+            compute or (lambda ids, packed: {"dense": encoder(ids, packed, prompt_tokens)}),
+            self._device,
+            budget,
+            self._staging,
         )
 
     def _add_stage_times(self, runner: BatchRunner) -> None:

@@ -10,16 +10,29 @@ from typing import Any
 
 import torch
 
-from ridgeline.embed.config import Config
+from ridgeline.embed.config import Config, LayerNorm
 from ridgeline.embed.layers import Embeddings, Layer, Layers, Linear, Norm, Packed
-from ridgeline.embed.weights import read_dense, read_encoder
+from ridgeline.embed.weights import read_dense, read_encoder, read_layer_norm
+from ridgeline.errors import InputError
+
+NORM_EPSILON = 1e-5  # of a LayerNorm module, torch's default
+
+
+@dataclass(frozen=True)
+class HeadModule:
+    """A dense module or a layer norm after the pooling."""
+
+    weight: Any
+    bias: Any  # None without one
+    activation: Any  # of a dense module; None: a layer norm
+    normalized: bool  # whether its input has unit length
 
 
 @dataclass(frozen=True)
 class Head:
-    """The steps after the pooling: dense modules in float32, truncation, normalisation."""
+    """The steps after the pooling: modules in float32, truncation, normalisation."""
 
-    dense: tuple[tuple[Any, Any, Any, bool], ...]  # weight, bias, activation, whether its input is normalised
+    modules: tuple[HeadModule, ...]
     width: int | None
     normalize: bool
 
@@ -46,10 +59,7 @@ class Encoder:
             norm = (distances.shape[1],), weights["distance_norm.weight"], weights["distance_norm.bias"]
             distances = torch.nn.functional.layer_norm(distances, *norm, config.epsilon)
         layers.prepare_distances(distances)
-        self._dense = [
-            (layers.prepare_head(weight, bias), activation, normalized)
-            for weight, bias, activation, normalized in head.dense
-        ]
+        self._modules = [(module, _prepare_module(layers, module)) for module in head.modules]
         stack = [self._make_layer(weights, i, distances) for i in range(config.layers)]
         if config.layer_order:
             stack = [stack[i] for i in config.layer_order]
@@ -57,7 +67,8 @@ class Encoder:
 
     @property
     def dim(self) -> int:
-        full = self.head.dense[-1][0].shape[0] if self.head.dense else self.config.hidden
+        modules, config = self.head.modules, self.config
+        full = len(modules[-1].weight) if modules else config.hidden * len(config.poolings)
         return min(full, self.head.width or full)
 
     @property
@@ -65,35 +76,47 @@ class Encoder:
         """Whether ids of the second text of a pair are counted from the size of the vocabulary (`load_encoder`)."""
         return len(self.words.word) == 2 * self.config.vocabulary
 
-    def __call__(self, ids: Any, packed: Packed) -> Any:
+    def __call__(self, ids: Any, packed: Packed, prompt_tokens: int = 0) -> Any:
         with torch.inference_mode():
-            return self.vectors(self.compute_hidden(ids, packed), packed)
+            return self.vectors(self.compute_hidden(ids, packed), packed, prompt_tokens)
 
     def encode_arrays(self, ids: Any, offsets: Any) -> Any:
         """Encode NumPy arrays to a NumPy array in one native call if the layers support it; else None."""
         return (
             self.layers.encode_means(ids, offsets, self.stack)
-            if self._ends_with_norm and self.config.pooling == "mean"
+            if self._ends_with_norm and self.config.poolings == ("mean",)
             else None
         )
 
     @property
     def _ends_with_norm(self) -> bool:
         """Whether nothing but normalisation follows the pooling."""
-        return self.head.normalize and not self.head.dense and self.head.width is None
+        return self.head.normalize and not self.head.modules and self.head.width is None
 
     def compute_hidden(self, ids: Any, packed: Packed) -> Any:
         """Return the last hidden state of every token, [T, hidden]."""
         return self.layers.run_layers(ids, packed, self.words, self.stack)
 
-    def vectors(self, hidden: Any, packed: Packed) -> Any:
-        """Pool, then apply the dense modules, the truncation and the normalisation."""
-        vectors = self.layers.pool(hidden, packed, self.config.pooling, self._ends_with_norm)
-        if self._ends_with_norm:
+    def vectors(self, hidden: Any, packed: Packed, prompt_tokens: int = 0) -> Any:
+        """Pool, then apply the modules after it, the truncation and the normalisation.
+
+        prompt_tokens  the pooling leaves out so many first tokens of every text
+        """
+        if prompt_tokens:
+            hidden, packed = drop_first_tokens(hidden, packed, prompt_tokens)
+        poolings = self.config.poolings
+        only_pools = self._ends_with_norm and len(poolings) == 1
+        pooled = [self.layers.pool(hidden, packed, pooling, only_pools) for pooling in poolings]
+        vectors = pooled[0] if len(pooled) == 1 else torch.cat(pooled, 1)
+        if only_pools:
             return vectors
-        for linear, activation, normalized in self._dense:
-            vectors = self.layers.normalize_rows(vectors) if normalized else vectors
-            vectors = activation(self.layers.head_linear(vectors, linear))
+        for module, linear in self._modules:
+            vectors = self.layers.normalize_rows(vectors) if module.normalized else vectors
+            if module.activation is None:
+                width = (len(linear.weight),)
+                vectors = torch.nn.functional.layer_norm(vectors, width, linear.weight, linear.bias, NORM_EPSILON)
+            else:
+                vectors = module.activation(self.layers.head_linear(vectors, linear))
         if self.head.width is not None:
             vectors = vectors[:, : self.head.width].contiguous()
         return self.layers.normalize_rows(vectors) if self.head.normalize else vectors
@@ -137,6 +160,12 @@ def _prepare_linear(layers: Layers, weights: dict[str, Any], name: str) -> Linea
     return layers.prepare_linear(weights[f"{name}.weight"], weights.get(f"{name}.bias"))
 
 
+def _prepare_module(layers: Layers, module: HeadModule) -> Linear:
+    if module.activation is None:
+        return Linear(module.weight.to(layers.device), module.bias.to(layers.device))
+    return layers.prepare_head(module.weight, module.bias)
+
+
 def _prepare_norm(layers: Layers, weights: dict[str, Any], name: str) -> Norm | None:
     if f"{name}.weight" not in weights:
         return None
@@ -160,16 +189,48 @@ def load_encoder(
                pair, and no step of any device needs types.
     batch_invariant  choose layers that give a text the same bits in any batch, where there is a choice
     """
-    dense = []
-    for module in config.dense:
-        weight, bias = read_dense(module.folder)
-        dense.append((weight, bias, getattr(torch.nn, module.activation)(), module.normalized))
-    head = Head(tuple(dense), width, normalize)
+    head = read_head(config, width=width, normalize=normalize)
     weights = read_encoder(config)
     if for_pairs and "second_type" in weights:
         second = weights["word"] + (weights["second_type"] - weights["type"])
         weights["word"] = torch.cat([weights["word"], second])
     return Encoder(config, choose_layers(config, device, dtype, batch_invariant), head, weights)
+
+
+def read_head(config: Config, *, width: int | None, normalize: bool) -> Head:
+    """Read the weights of the modules after the pooling.
+
+    width  components of a vector that are kept; None: all
+    """
+    modules = []
+    for module in config.modules:
+        if isinstance(module, LayerNorm):
+            modules.append(HeadModule(*read_layer_norm(module.folder), None, module.normalized))
+        else:
+            activation = getattr(torch.nn, module.activation)()
+            modules.append(HeadModule(*read_dense(module.folder), activation, module.normalized))
+    return Head(tuple(modules), width, normalize)
+
+
+def drop_first_tokens(hidden: Any, packed: Packed, count: int) -> tuple[Any, Packed]:
+    """Return hidden states and positions without the first `count` tokens of every text; each needs more of them.
+
+    >>> packed = Packed(torch.tensor([0, 3, 6, 8]), ((0, 2, 3), (6, 1, 2)))
+    >>> hidden, packed = drop_first_tokens(torch.arange(8)[:, None], packed, 1)
+    >>> hidden[:, 0].tolist(), packed.offsets.tolist(), packed.runs
+    ([1, 2, 4, 5, 7], [0, 2, 4, 5], ((0, 2, 2), (4, 1, 1)))
+    """
+    if any(length <= count for _, _, length in packed.runs):
+        raise InputError(f"a text has no tokens beyond the {count} of the prompt; shorten the prompt.")
+    starts = packed.offsets[:-1]
+    keep = torch.ones(len(hidden), dtype=torch.bool, device=hidden.device)
+    keep[(starts[:, None] + torch.arange(count, device=starts.device)).flatten()] = False
+    offsets = packed.offsets - count * torch.arange(len(packed.offsets), device=packed.offsets.device)
+    runs, first = [], 0
+    for _, texts, length in packed.runs:
+        runs.append((first, texts, length - count))
+        first += texts * (length - count)
+    return hidden[keep], Packed(offsets, tuple(runs))
 
 
 def choose_layers(config: Config, device: Any, dtype: Any, batch_invariant: bool = False) -> Layers:

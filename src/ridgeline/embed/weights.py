@@ -99,6 +99,15 @@ def read_dense(folder: Path) -> tuple[Any, Any]:
     return raw["linear.weight"].float(), raw["linear.bias"].float() if "linear.bias" in raw else None
 
 
+def read_layer_norm(folder: Path) -> tuple[Any, Any]:
+    """(weight, bias) of a LayerNorm module."""
+    raw = load_tensors(find_weight_files(folder))
+    for name in ("norm.weight", "norm.bias"):
+        if name not in raw:
+            raise InputError(f"'{folder}' holds no '{name}'.")
+    return raw["norm.weight"].float(), raw["norm.bias"].float()
+
+
 class _WeightReader:
     """Reads tensors by their published names, in float32; an error names the missing one."""
 

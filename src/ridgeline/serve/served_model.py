@@ -207,6 +207,11 @@ class ServedEmbedder(ServedModel):
         prompt = self.prompts[name]
         if self._model.prompt not in ("", prompt):
             raise InputError(f"'{self.name}' has a prompt of its own for every text; leave out prompt_name.")
+        if not self._model.config.pools_prompt and not self._model.prompt:
+            raise InputError(
+                f"'{self.name}' leaves its prompt out of the pooling, which is not known here; encode with "
+                f"Embedder(prompt={name!r})."
+            )
         return texts if self._model.prompt else [prompt + text for text in texts]
 
     def take_tokens(self, rows: Sequence[Sequence[int]], truncate: bool, *, bare: bool = False) -> Tokens:

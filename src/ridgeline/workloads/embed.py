@@ -339,16 +339,11 @@ def _compute_reference(name: str, tokens: Tokens, rows: Any) -> Any:
     """Encode the texts with the plain layers in float64, one at a time; not cached, to keep it out of memory peaks."""
     import torch
 
-    from ridgeline.embed import Encoder, Head, Layers, Packed, read_dense, read_encoder
+    from ridgeline.embed import Encoder, Layers, Packed, read_encoder, read_head
 
     config = load_model(name).config
-    dense = []
-    for module in config.dense:
-        weight, bias = read_dense(module.folder)
-        activation = getattr(torch.nn, module.activation)()
-        dense.append((weight.float(), None if bias is None else bias.float(), activation, module.normalized))
     layers = Layers(config, torch.device("cpu"), torch.float64)
-    encoder = Encoder(config, layers, Head(tuple(dense), None, True), read_encoder(config))
+    encoder = Encoder(config, layers, read_head(config, width=None, normalize=True), read_encoder(config))
     vectors = []
     for row in rows:
         ids = torch.from_numpy(tokens[int(row)].copy())
