@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+import shutil
 import warnings
 
 import numpy as np
@@ -232,12 +233,130 @@ def test_processes_encode_the_same(model, folder):
     np.testing.assert_allclose(model.encode(texts, device=["cpu"], **options), expected, atol=1e-6)
 
 
+def test_a_pool_without_devices_has_no_more_processes_than_cpus(model, monkeypatch):
+    started = {}
+
+    class Pool:
+        def __init__(self, name, *, devices, **settings):
+            started["devices"] = devices
+
+        def __enter__(self):
+            return self
+
+    monkeypatch.setattr(compat, "EmbedderPool", Pool)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    for cpus, expected in ((1, 1), (3, 3), (64, 4)):
+        monkeypatch.setattr(compat.os, "sched_getaffinity", lambda _, n=cpus: set(range(n)))
+        model.start_multi_process_pool()
+        assert started["devices"] == ["cpu"] * expected
+
+
 @pytest.mark.peer
 def test_the_tokenizer_is_that_of_transformers(model):
     pytest.importorskip("transformers")
     ids = model.tokenizer.encode("the red cat")
     assert ids == model.tokenize(["the red cat"])["input_ids"][0].tolist()
     assert model.tokenizer.decode(ids, skip_special_tokens=True) == "the red cat"
+
+
+def test_features_are_encoded_with_padding_on_either_side(model):
+    texts = TEXTS[2:6]
+    expected = model.encode(texts)
+    rows = model.encode(texts, output_value="token_embeddings")
+    features = model.tokenize(texts)
+    outputs = model(features)
+    np.testing.assert_allclose(outputs["sentence_embedding"], expected, atol=1e-6)
+    for row, padded, mask in zip(rows, outputs["token_embeddings"], features["attention_mask"], strict=True):
+        np.testing.assert_allclose(padded[mask > 0], row, atol=1e-6)
+        assert not padded[mask == 0].any()
+    flipped = {name: values.flip(1) for name, values in features.items()}
+    ids, mask = flipped["input_ids"], flipped["attention_mask"]
+    for i, row in enumerate(mask > 0):  # padding on the left, tokens in their order
+        ids[i, row] = ids[i, row].flip(0)
+    types = torch.zeros_like(ids)
+    left = model.forward({"input_ids": ids, "attention_mask": mask, "token_type_ids": types})
+    np.testing.assert_allclose(left["sentence_embedding"], expected, atol=1e-6)
+    with pytest.raises(InputError, match="token_type_ids are not 0"):
+        model({"input_ids": ids, "token_type_ids": types + 1})
+    with pytest.raises(InputError, match="no input_ids"):
+        model({"attention_mask": mask})
+
+
+def test_everything_of_a_text_comes_in_a_dict(model):
+    single = model.encode(TEXTS[3], output_value=None, prompt="query : ", truncate_dim=9)
+    rows = model.encode(TEXTS[2:5], output_value=None, prompt="query : ", truncate_dim=9)
+    vectors = model.encode(TEXTS[2:5], prompt="query : ", truncate_dim=9)
+    tokens = model.encode(TEXTS[2:5], prompt="query : ", output_value="token_embeddings")
+    for row, text, vector, hidden in zip(rows, TEXTS[2:5], vectors, tokens, strict=True):
+        ids = model.tokenize([text], prompt="query : ")["input_ids"][0]
+        np.testing.assert_array_equal(row["input_ids"], ids)
+        np.testing.assert_array_equal(row["attention_mask"], torch.ones(len(ids)))
+        np.testing.assert_allclose(row["sentence_embedding"], vector, atol=1e-6)
+        np.testing.assert_allclose(row["token_embeddings"], hidden, atol=1e-6)
+    np.testing.assert_allclose(single["sentence_embedding"], vectors[1], atol=1e-6)
+
+
+def test_a_saved_model_encodes_the_same(folder, tmp_path, rerankers):
+    with compat.SentenceTransformer(str(folder), device="cpu", similarity_fn_name="dot") as model:
+        model.max_seq_length, model.truncate_dim, model.prompts["query"] = 21, 7, "a red "
+        model.set_pooling_include_prompt(False)
+        expected = model.encode_query(TEXTS)
+        model.save_pretrained(tmp_path / "a", safe_serialization=True)
+        with pytest.raises(InputError, match="is the folder of this model"):
+            model.save(folder)
+        with pytest.raises(InputError, match="no argument 'push'"):
+            model.save(tmp_path / "b", push=True)
+        with pytest.raises(InputError, match="only written as safetensors"):
+            model.save(tmp_path / "b", safe_serialization=False)
+    with compat.SentenceTransformer(tmp_path / "a", device="cpu") as saved:
+        np.testing.assert_array_equal(saved.encode_query(TEXTS), expected)
+        assert (saved.max_seq_length, saved.truncate_dim, saved.similarity_fn_name) == (21, 7, "dot")
+    with compat.CrossEncoder(rerankers[1], device="cpu") as model:
+        model.save(str(tmp_path / "c"))
+        with compat.CrossEncoder(tmp_path / "c", device="cpu") as saved:
+            np.testing.assert_array_equal(saved.predict([("a", "b")]), model.predict([("a", "b")]))
+
+
+def test_the_prompt_is_left_out_of_the_pooling_on_request(folder, tmp_path):
+    path = shutil.copytree(folder, tmp_path / "m")
+    tiny.write(path / "1_Pooling/config.json", {"pooling_mode": "mean", "include_prompt": False})
+    with (
+        compat.SentenceTransformer(path, device="cpu") as model,
+        compat.SentenceTransformer(folder, device="cpu") as plain,
+        Embedder(path, device="cpu", dtype="float32", prompt="query") as embedder,
+    ):
+        assert (plain.encode_query(TEXTS) != model.encode_query(TEXTS)).any()
+        np.testing.assert_allclose(model.encode_query(TEXTS), embedder.encode(TEXTS), atol=1e-6)
+        np.testing.assert_array_equal(model.encode(TEXTS), plain.encode(TEXTS))
+        plain.set_pooling_include_prompt(False)
+        np.testing.assert_array_equal(plain.encode_query(TEXTS), model.encode_query(TEXTS))
+        copied = copy.deepcopy(plain)
+        np.testing.assert_array_equal(copied.encode_query(TEXTS), model.encode_query(TEXTS))
+        with pytest.raises(InputError, match="leaves its prompt out"):
+            model.tokenize(TEXTS, prompt="query : ")
+
+
+def test_what_modules_would_say_is_refused_with_the_cure(model):
+    with pytest.raises(InputError, match=r"not separate here \(model\[0\]\); max_seq_length"):
+        model[0]
+    with pytest.raises(InputError, match="not a dict"):
+        model.encode({"text": "a cat"})
+    with pytest.raises(InputError, match="give strings only"):
+        model.encode([("the red cat", "a dog")])
+    with pytest.raises(InputError, match="takes a list of texts"):
+        model.tokenize("the cat")
+    with pytest.raises(TypeError, match="abstract"):
+        compat._Model("m")
+
+
+@pytest.mark.peer
+def test_evaluators_of_sentence_transformers_take_the_model(model, tmp_path):
+    peer = pytest.importorskip("sentence_transformers.sentence_transformer.evaluation")
+    firsts, seconds = TEXTS[6:16], TEXTS[7:17]
+    evaluator = peer.EmbeddingSimilarityEvaluator(firsts, seconds, np.linspace(0, 1, 10).tolist(), name="tiny")
+    theirs = pytest.importorskip("sentence_transformers").SentenceTransformer(model._name, device="cpu")
+    expected = evaluator(theirs)
+    assert model.evaluate(evaluator, str(tmp_path / "scores")) == pytest.approx(expected, abs=1e-5)
 
 
 def test_cross_encoders_predict_and_rank(rerankers):
@@ -276,6 +395,26 @@ def test_progress_is_printed_on_request(model, rerankers, capsys):
     with compat.CrossEncoder(rerankers[1], device="cpu") as cross:
         cross.predict([("a", "b"), ("c", "d")], show_progress_bar=True)
     assert "2 of 2 texts" in capsys.readouterr().err
+
+
+def test_sparse_vectors_are_counted_and_intersected(splade):
+    with compat.SparseEncoder(str(splade), device="cpu") as model:
+        rows = model.encode(TEXTS[:4])
+        dense = rows.to_dense()
+        stats = model.sparsity(rows)
+        assert stats["active_dims"] == pytest.approx((dense > 0).sum(1).float().mean().item())
+        assert stats["sparsity_ratio"] == pytest.approx((dense == 0).float().mean().item())
+        assert model.sparsity(rows[0])["active_dims"] == (dense[0] > 0).sum()
+        assert model.sparsity(dense[:0]) == {"active_dims": 0.0, "sparsity_ratio": 1.0}
+        shared = model.intersection(rows[0], rows)
+        np.testing.assert_allclose(shared.to_dense(), dense[0] * dense)
+        np.testing.assert_allclose(model.intersection(dense[0], -dense[1]).to_dense(), np.zeros(len(dense[0])))
+        with pytest.raises(InputError, match="takes a vector"):
+            model.intersection(rows, rows)
+        with pytest.raises(InputError, match="dimensions"):
+            model.intersection(dense[0], dense[0][:3])
+        with pytest.raises(InputError, match="top_k is 0"):
+            model.decode(rows, top_k=0)
 
 
 def test_sparse_encoders_give_sparse_tensors(splade):
@@ -320,6 +459,9 @@ def test_results_are_those_of_sentence_transformers(folder, rerankers, splade):
             lambda m: m.encode_document(TEXTS[2:4], convert_to_tensor=True),
             lambda m: m.similarity(m.encode(TEXTS[2:4]), m.encode(TEXTS)),
             lambda m: m.encode([]),
+            lambda m: m(m.tokenize(TEXTS[2:5]))["sentence_embedding"].detach(),
+            lambda m: m.encode(TEXTS[2], output_value=None)["token_embeddings"],
+            lambda m: m.set_pooling_include_prompt(False) or m.encode_query(TEXTS),
         ):
             mine, expected = call(ours), call(theirs)
             assert type(mine) is type(expected)
@@ -330,6 +472,9 @@ def test_results_are_those_of_sentence_transformers(folder, rerankers, splade):
         for words, other in zip(ours.decode(mine, top_k=4), theirs.decode(expected, top_k=4), strict=True):
             assert [word for word, _ in words] == [word for word, _ in other]
             np.testing.assert_allclose([w for _, w in words], [w for _, w in other], rtol=1e-4)
+        assert ours.sparsity(mine) == pytest.approx(theirs.sparsity(expected))
+        shared = [m.intersection(v[0], v).to_dense() for m, v in ((ours, mine), (theirs, expected))]
+        np.testing.assert_allclose(*shared, rtol=1e-4, atol=1e-4)
         pairs = [m.similarity_pairwise(m.encode(TEXTS[:3]), m.encode(TEXTS[1:4])) for m in (ours, theirs)]
         np.testing.assert_allclose(*pairs, rtol=1e-4)
         for labels, path in rerankers.items():

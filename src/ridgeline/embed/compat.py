@@ -14,19 +14,27 @@ copy.deepcopy) loads the model again.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import shutil
 import sys
+import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 
+from ridgeline.embed.config import read_config
 from ridgeline.embed.embedder import Embedder
 from ridgeline.embed.embedder_pool import EmbedderPool
 from ridgeline.embed.reranker import Reranker
+from ridgeline.embed.tokens import Tokens
 from ridgeline.errors import InputError, unknown
 
 __all__ = ["CrossEncoder", "MultiVectorEncoder", "SentenceTransformer", "SparseEncoder"]
@@ -49,7 +57,7 @@ _DEFAULTS: Mapping[str, tuple[Any, ...]] = {
 # Keys that change nothing here: texts are not padded, and attention is our own.
 _MODEL_KEYS = ("attn_implementation", "low_cpu_mem_usage", "use_safetensors")
 _TOKENIZER_KEYS = ("padding_side", "use_fast")
-_CPU_WORKERS = 4  # of a pool without devices, as there
+_CPU_WORKERS = 4  # of a pool without devices, as there, if there are so many CPUs
 _TEXTS_PER_TASK = 4_096  # of a pool, at most
 
 
@@ -57,7 +65,14 @@ class _CallError(InputError, ValueError):
     """A wrong argument: in sentence-transformers it is a ValueError."""
 
 
-class _Model:
+class _ModelCard:
+    """Takes what evaluators write into a model card, and forgets it: no card is written here."""
+
+    def set_evaluation_metrics(self, *metrics: Any) -> None:
+        """Do nothing."""
+
+
+class _Model(ABC):
     """What all classes share: the arguments of the constructor, prompts, properties."""
 
     # These names are always there, so that a task without a prompt takes none, not the default one or a "passage".
@@ -98,6 +113,7 @@ class _Model:
         self._tokenizer: Any = None
         self.prompts: dict[str, str] = {**self._default_prompts, **(prompts or {})}
         self.default_prompt_name = default_prompt_name
+        self.model_card_data = _ModelCard()
 
     def _take_prompts(self, config: Any) -> None:
         """Add the prompts of the model; those given to the constructor come first."""
@@ -146,17 +162,18 @@ class _Model:
             if value is not None:
                 raise _CallError(f"{type(self).__name__}.{method} has no argument '{key}' here; leave it out.")
 
+    @abstractmethod
     def _close_all(self) -> Iterable[Any]:
-        raise NotImplementedError
+        """Return what `close` closes."""
 
     @property
+    @abstractmethod
     def device(self) -> Any:
         """The torch device."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _get_core(self) -> Embedder | Reranker:
         """What computes; its folder, its type and its limits are those of this model."""
-        raise NotImplementedError
 
     @property
     def dtype(self) -> Any:
@@ -210,6 +227,35 @@ class _Model:
         """Return this model: it never trains."""
         return self
 
+    def __getitem__(self, index: Any) -> Any:
+        raise InputError(
+            f"the modules of a {type(self).__name__} are not separate here (model[{index!r}]); max_seq_length, "
+            "tokenizer and device are attributes of the model."
+        )
+
+    def save_pretrained(self, path: str | os.PathLike[str], **other: Any) -> None:
+        """Write the model to a folder: its files, and the settings that were changed since it was loaded."""
+        for key, value in other.items():
+            if key not in ("model_name", "create_model_card", "train_datasets", "safe_serialization"):
+                raise _CallError(f"{type(self).__name__}.save_pretrained has no argument '{key}' here; leave it out.")
+            if key == "safe_serialization" and not value:
+                raise _CallError("weights are only written as safetensors; leave safe_serialization out.")
+        core, target = self._get_core(), Path(path)
+        if target.exists() and target.resolve() == Path(core.folder).resolve():
+            raise InputError(f"'{path}' is the folder of this model; give another one.")
+        shutil.copytree(core.folder, target, dirs_exist_ok=True)
+        self._write_settings(target, target / Path(core.config.folder).relative_to(core.folder))
+
+    save = save_pretrained
+
+    def _write_settings(self, folder: Path, encoder_folder: Path) -> None:
+        """Write prompts, limits and similarity into the files of a saved model."""
+        settings = {name: getattr(self, name) for name in ("similarity_fn_name", "truncate_dim") if hasattr(self, name)}
+        _update_json(
+            folder / "config_sentence_transformers.json",
+            {"prompts": self.prompts, "default_prompt_name": self.default_prompt_name, **settings},
+        )
+
     def __reduce__(self) -> Any:
         return _make_copy, (type(self), *self._arguments, {name: getattr(self, name) for name in self._changeable})
 
@@ -235,6 +281,7 @@ class _Encoder(_Model):
     def __init__(self, model_name_or_path: str | os.PathLike[str] | None = None, **settings: Any) -> None:
         super().__init__(model_name_or_path, **settings)
         self._embedder = Embedder(self._name, normalize=False, prompt="", **self._settings)
+        self._prompt_lock = threading.Lock()
         self._take_prompts(self._embedder.config)
 
     def _get_core(self) -> Embedder:
@@ -258,12 +305,25 @@ class _Encoder(_Model):
             raise unknown("similarity", name, SIMILARITIES)
         self._similarity = name
 
-    def tokenize(self, texts: Sequence[str], **other: Any) -> dict[str, Any]:
+    def _write_settings(self, folder: Path, encoder_folder: Path) -> None:
+        super()._write_settings(folder, encoder_folder)
+        names = ("roberta", "xlm_roberta", "camembert", "distilbert")  # of old folders
+        files = [encoder_folder / f"sentence_{name}_config.json" for name in names]
+        file = next((file for file in files if file.is_file()), encoder_folder / "sentence_bert_config.json")
+        if self.max_seq_length != self._embedder.config.max_tokens:
+            _update_json(file, {"max_seq_length": self.max_seq_length})
+
+    def tokenize(self, texts: Sequence[str], prompt: str | None = None, **other: Any) -> dict[str, Any]:
         """Return input_ids and attention_mask, padded with zeros: tensors [N, tokens of the longest text]."""
         import torch
 
         self._check_call("tokenize", None, other)
-        tokens = self._embedder.tokenize(list(texts))
+        if isinstance(texts, str):
+            raise _CallError("tokenize takes a list of texts; give [text].")
+        if prompt and not self._embedder.config.pools_prompt:
+            raise InputError("this model leaves its prompt out of the pooling; use encode, which knows the prompt.")
+        texts = [(prompt or "") + text if isinstance(text, str) else text for text in texts]
+        tokens = self._embedder.tokenize(texts)
         rows = [torch.from_numpy(tokens[i].astype(np.int64)) for i in range(len(tokens))]
         masks = [torch.ones_like(row) for row in rows]
         pad = torch.nn.utils.rnn.pad_sequence
@@ -299,12 +359,19 @@ class _Encoder(_Model):
     def _encode(
         self, embedder: Embedder, texts: Sequence[str], prompt: str, output: str, batch_size: Any, shows_progress: Any
     ) -> Any:
-        return embedder.encode(
-            [prompt + text for text in texts] if prompt else texts,
-            output=output,
-            batch_tokens=_bound_batch(batch_size, embedder.max_tokens, embedder),
-            progress=_print_progress if shows_progress else None,
-        )
+        options: dict[str, Any] = {
+            "output": output,
+            "batch_tokens": _bound_batch(batch_size, embedder.max_tokens, embedder),
+            "progress": _print_progress if shows_progress else None,
+        }
+        if not prompt or embedder.config.pools_prompt:
+            return embedder.encode([prompt + text for text in texts] if prompt else texts, **options)
+        with self._prompt_lock:  # the embedder must know the prompt, to leave it out of the pooling
+            embedder.prompt = prompt
+            try:
+                return embedder.encode(texts, **options)
+            finally:
+                embedder.prompt = ""
 
 
 class SentenceTransformer(_Encoder):
@@ -314,7 +381,7 @@ class SentenceTransformer(_Encoder):
     model_kwargs={"dtype": …}.
     """
 
-    _changeable = (*_Encoder._changeable, "truncate_dim")
+    _changeable = (*_Encoder._changeable, "truncate_dim", "_pools_prompt")
 
     def __init__(
         self,
@@ -341,7 +408,7 @@ class SentenceTransformer(_Encoder):
         prompt: str | None = None,
         batch_size: int | None = None,
         show_progress_bar: bool | None = None,
-        output_value: str = "sentence_embedding",
+        output_value: str | None = "sentence_embedding",
         precision: str | None = "float32",
         convert_to_numpy: bool = True,
         convert_to_tensor: bool = False,
@@ -357,6 +424,8 @@ class SentenceTransformer(_Encoder):
     ) -> Any:
         """Return an array [N, dim], a tensor, or a list of tensors; one str gives one vector.
 
+        output_value  "token_embeddings": a list of tensors [tokens, hidden]; None: a list of dicts with both, and with
+                input_ids and attention_mask
         device  a list of devices: a process for each encodes a part of the texts
         pool    the processes of `start_multi_process_pool`; chunk_size: texts per task of a process
         task    "query" or "document", for models with parts of their own for each, which this model lacks: no effect
@@ -384,9 +453,14 @@ class SentenceTransformer(_Encoder):
             tokens = self._encode(self._embedder, texts, words, "tokens", batch_size, show_progress_bar)
             parts = [torch.from_numpy(tokens[i]).to(self.device) for i in range(len(tokens))]
             return parts[0] if single else parts
+        if output_value is None and pool is None:
+            rows = self._encode_all(texts, words, batch_size, show_progress_bar, truncate_dim or self.truncate_dim)
+            return rows[0] if single else rows
         if output_value != "sentence_embedding":
             known = ("sentence_embedding", "token_embeddings") if pool is None else ("sentence_embedding",)
             raise unknown("output_value", str(output_value), known)
+        if pool is not None and words and not self._embedder.config.pools_prompt:
+            raise InputError("this model leaves its prompt out of the pooling, which a pool cannot; encode without it.")
         if pool is None:
             array = self._encode(self._embedder, texts, words, "dense", batch_size, show_progress_bar)
         else:
@@ -444,13 +518,98 @@ class SentenceTransformer(_Encoder):
         texts = sentences if inputs is None else inputs
         return self.encode(inputs=texts, prompt_name=name, prompt=prompt, task="document", **settings)
 
+    def _encode_all(
+        self, texts: list[str], prompt: str, batch_size: Any, shows_progress: Any, width: int | None
+    ) -> list[dict[str, Any]]:
+        """Return the vector, the vectors of the tokens and the tokens of each text."""
+        import torch
+
+        names: Any = ("dense", "tokens")
+        results = self._encode(self._embedder, texts, prompt, names, batch_size, shows_progress)
+        tokens = self._embedder.tokenize([prompt + text for text in texts])
+        vectors = torch.from_numpy(results["dense"])
+        if self._embedder.config.ends_with_norm:
+            vectors = torch.nn.functional.normalize(vectors, dim=1)
+        rows = []
+        for i in range(len(texts)):
+            ids = torch.from_numpy(tokens[i].astype(np.int64))
+            row = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+            row |= {
+                "token_embeddings": torch.from_numpy(results["tokens"][i]),
+                "sentence_embedding": vectors[i, :width],
+            }
+            rows.append({name: value.to(self.device) for name, value in row.items()})
+        return rows
+
+    def forward(self, input: Mapping[str, Any], **other: Any) -> dict[str, Any]:
+        """Return the features of `tokenize` (input_ids, attention_mask) with token_embeddings and sentence_embedding.
+
+        Rows of token_embeddings for padding are zeros. There are no gradients.
+        """
+        import torch
+
+        self._check_call("forward", None, other)
+        if "input_ids" not in input:
+            raise _CallError("the features have no input_ids; tokenize(texts) makes them.")
+        if input.get("prompt_length") and not self._embedder.config.pools_prompt:
+            raise InputError("this model leaves its prompt out of the pooling; use encode, which knows the prompt.")
+        types = input.get("token_type_ids")
+        if types is not None and torch.as_tensor(types).any():
+            raise InputError("token_type_ids are not 0, which is for pairs of texts; a CrossEncoder takes pairs.")
+        ids = torch.as_tensor(input["input_ids"]).cpu()
+        mask = torch.ones_like(ids) if input.get("attention_mask") is None else torch.as_tensor(input["attention_mask"])
+        used = mask.cpu() > 0
+        lengths = used.sum(1).numpy()
+        tokens = Tokens(ids[used].numpy().astype(np.int32), np.concatenate([[0], np.cumsum(lengths)]))
+        results = self._embedder.encode_tokens(tokens, output=("dense", "tokens"))
+        vectors, hidden = (torch.from_numpy(part) for part in (results["dense"], results["tokens"].vectors))
+        if self._embedder.config.ends_with_norm:
+            vectors = torch.nn.functional.normalize(vectors, dim=1)
+        padded = hidden.new_zeros(*ids.shape, hidden.shape[1])
+        padded[used] = hidden
+        outputs = {"token_embeddings": padded.to(self.device), "sentence_embedding": vectors.to(self.device)}
+        return {**input, **outputs}
+
+    __call__ = forward
+
+    def evaluate(self, evaluator: Callable[..., Any], output_path: str | None = None) -> Any:
+        """Return what an evaluator of sentence-transformers says about this model."""
+        if output_path is not None:
+            os.makedirs(output_path, exist_ok=True)
+        return evaluator(self, output_path)
+
+    def set_pooling_include_prompt(self, include_prompt: bool) -> None:
+        """Choose whether the tokens of a prompt count in the pooling."""
+        if not include_prompt and "weightedmean" in self._embedder.config.poolings:
+            raise InputError("a weightedmean without the prompt is not known here.")
+        self._pools_prompt = include_prompt
+
+    @property
+    def _pools_prompt(self) -> bool:
+        return self._embedder.config.pools_prompt
+
+    @_pools_prompt.setter
+    def _pools_prompt(self, value: bool) -> None:
+        self._embedder.config = replace(self._embedder.config, pools_prompt=bool(value))
+
+    def _write_settings(self, folder: Path, encoder_folder: Path) -> None:
+        super()._write_settings(folder, encoder_folder)
+        if self._pools_prompt != read_config(Path(self._embedder.folder)).pools_prompt:
+            modules = folder / "modules.json"
+            entries = json.loads(modules.read_text(encoding="utf-8")) if modules.is_file() else []
+            pooling = next((entry["path"] for entry in entries if str(entry["type"]).endswith("Pooling")), None)
+            if pooling is None:
+                raise InputError(f"'{self._name}' has no pooling module, so include_prompt=False cannot be saved.")
+            _update_json(folder / pooling / "config.json", {"include_prompt": self._pools_prompt})
+
     def start_multi_process_pool(self, target_devices: Sequence[Any] | None = None) -> EmbedderPool:
-        """Start a process with this model for each device: all GPUs, or four on a CPU, without `target_devices`."""
+        """Start a process with this model for each device; without `target_devices` for each GPU, else up to four."""
         import torch
 
         if target_devices is None:
             count = torch.cuda.device_count()
-            target_devices = [f"cuda:{k}" for k in range(count)] if count else ["cpu"] * _CPU_WORKERS
+            processes = min(_CPU_WORKERS, len(os.sched_getaffinity(0)))
+            target_devices = [f"cuda:{k}" for k in range(count)] if count else ["cpu"] * processes
         pool = EmbedderPool(
             self._name,
             devices=[str(device) for device in target_devices],
@@ -602,9 +761,29 @@ class SparseEncoder(_Encoder):
 
     def decode(self, embeddings: Any, top_k: int | None = None) -> Any:
         """Return [(word, weight)] of a vector, largest weights first, or a list of them; needs transformers."""
+        if top_k is not None and top_k < 1:
+            raise _CallError(f"top_k is {top_k}; give 1 or more.")
         rows = embeddings.to_dense() if embeddings.is_sparse else embeddings
         words = [self._list_words(row, top_k) for row in (rows[None] if rows.ndim == 1 else rows)]
         return words[0] if rows.ndim == 1 else words
+
+    @staticmethod
+    def sparsity(embeddings: Any) -> dict[str, float]:
+        """Return the mean number of values above or below 0 of a vector, and the share of the others."""
+        rows = embeddings.to_dense() if embeddings.is_sparse else embeddings
+        rows = rows[None] if rows.ndim == 1 else rows
+        count = (rows != 0).sum(1).float().mean().item() if rows.numel() else 0.0
+        return {"active_dims": count, "sparsity_ratio": 1.0 - (count / rows.shape[1] if rows.numel() else 0.0)}
+
+    @staticmethod
+    def intersection(embeddings_1: Any, embeddings_2: Any) -> Any:
+        """Return the products of a vector [vocabulary] with one or many others that are above 0, a sparse tensor."""
+        if embeddings_1.ndim != 1 or embeddings_2.ndim not in (1, 2):
+            raise _CallError("intersection takes a vector [vocabulary], and one or many others.")
+        if embeddings_1.shape[0] != embeddings_2.shape[-1]:
+            raise _CallError(f"the vectors have {embeddings_1.shape[0]} and {embeddings_2.shape[-1]} dimensions.")
+        first, second = (x.to_dense() if x.is_sparse else x for x in (embeddings_1, embeddings_2))
+        return (first * second).clamp(min=0).to_sparse()
 
     def _list_words(self, row: Any, top_k: int | None) -> list[tuple[str, float]]:
         ids = (row > 0).nonzero()[:, 0]
@@ -867,6 +1046,11 @@ def _make_copy(kind: Any, positional: tuple[Any, ...], named: Mapping[str, Any],
     return model
 
 
+def _update_json(file: Path, changed: Mapping[str, Any]) -> None:
+    content = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    file.write_text(json.dumps({**content, **changed}, indent=2), encoding="utf-8")
+
+
 def _check_keys(name: str, settings: Mapping[str, Any] | None, known: Sequence[str]) -> None:
     for key in settings or {}:
         if key not in known:
@@ -892,6 +1076,8 @@ def _read_inputs(inputs: Any, sentences: Any) -> tuple[list[str], bool]:
     texts = inputs if inputs is not None else sentences
     if texts is None:
         raise InputError("encode needs texts.")
+    if isinstance(texts, Mapping):  # its keys would be encoded
+        raise InputError("encode takes a text or a list of texts, not a dict; images and messages are not known here.")
     return ([texts], True) if isinstance(texts, str) else (list(texts), False)
 
 
