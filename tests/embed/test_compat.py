@@ -6,6 +6,8 @@ import copy
 import json
 import pickle
 import shutil
+import sys
+import types
 import warnings
 
 import numpy as np
@@ -19,7 +21,7 @@ from ridgeline.errors import InputError
 
 torch = pytest.importorskip("torch")
 
-from ridgeline.embed import compat  # noqa: E402
+from ridgeline.embed.compat import sentence_transformers as compat  # noqa: E402
 
 PROMPTS = {"query": "query : ", "passage": "passage : "}
 
@@ -347,6 +349,28 @@ def test_what_modules_would_say_is_refused_with_the_cure(model):
         model.tokenize("the cat")
     with pytest.raises(TypeError, match="abstract"):
         compat._Model("m")
+
+
+def test_a_program_that_asks_for_their_class_gets_yes(model, rerankers, monkeypatch):
+    """KeyBERT and BERTopic load another model without a word where they get no."""
+    assert "sentence_transformers" in str(type(model))
+    monkeypatch.delitem(sys.modules, "sentence_transformers", raising=False)
+    assert model.__class__ is compat.SentenceTransformer
+    library = types.ModuleType("sentence_transformers")
+    library.SentenceTransformer = type("SentenceTransformer", (), {})
+    monkeypatch.setitem(sys.modules, "sentence_transformers", library)
+    assert isinstance(model, library.SentenceTransformer)
+    assert isinstance(model, compat.SentenceTransformer)
+    assert not isinstance(model, compat.SparseEncoder)
+    with compat.CrossEncoder(rerankers[1], device="cpu") as other:  # not in this library
+        assert other.__class__ is compat.CrossEncoder
+
+    class Own(compat.SentenceTransformer):
+        pass
+
+    with Own(model._name, device="cpu") as own:
+        assert isinstance(own, library.SentenceTransformer)
+        assert type(copy.copy(own)) is Own
 
 
 @pytest.mark.peer

@@ -66,7 +66,12 @@ class _CallError(InputError, ValueError):
 
 
 class _ModelCard:
-    """Takes what evaluators write into a model card, and forgets it: no card is written here."""
+    """What evaluators and mteb read and write of a model card; no card is written here."""
+
+    base_model = base_model_revision = None
+
+    def __init__(self, name: str) -> None:
+        self.model_name = name
 
     def set_evaluation_metrics(self, *metrics: Any) -> None:
         """Do nothing."""
@@ -113,7 +118,18 @@ class _Model(ABC):
         self._tokenizer: Any = None
         self.prompts: dict[str, str] = {**self._default_prompts, **(prompts or {})}
         self.default_prompt_name = default_prompt_name
-        self.model_card_data = _ModelCard()
+        self.model_card_data = _ModelCard(str(model_name_or_path))
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """The class of sentence-transformers of this name, once a program imports that library.
+
+        KeyBERT, BERTopic and mteb ask isinstance(model, SentenceTransformer); the first two load another model without
+        a word if it is false. `type(model)` is the class here.
+        """
+        library = sys.modules.get("sentence_transformers")
+        names = (kind.__name__ for kind in type(self).__mro__)
+        return next((kind for name in names if (kind := getattr(library, name, None)) is not None), type(self))
 
     def _take_prompts(self, config: Any) -> None:
         """Add the prompts of the model; those given to the constructor come first."""
