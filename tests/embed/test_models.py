@@ -407,6 +407,45 @@ def test_unsupported_models_are_refused_by_name(folder, tmp_path, file, change, 
         Embedder(path, device="cpu")
 
 
+@pytest.mark.parametrize(
+    ("file", "text", "message"),
+    [
+        ("config.json", "[]", "config.json' holds list, not an object"),
+        ("config.json", "null", "config.json' holds NoneType, not an object"),
+        ("modules.json", "null", "modules.json' is no list of modules"),
+        ("modules.json", "[1]", "modules.json' is no list of modules"),
+        ("modules.json", '[{"idx": 0}]', "modules.json' is no list of modules"),
+        ("config_sentence_transformers.json", "[]", "config_sentence_transformers.json' holds list"),
+        ("config_sentence_transformers.json", '{"prompts": ["a"]}', "prompts that are no object"),
+        ("config_sentence_transformers.json", '{"default_prompt_name": "q"}', "the default prompt 'q', which is not"),
+        ("config_sentence_transformers.json", '{"truncate_dim": 0}', "the truncate_dim 0; it must be 1 or more"),
+        ("config_sentence_transformers.json", '{"truncate_dim": "a"}', "the truncate_dim 'a'; it must be"),
+        ("tokenizer_config.json", "[]", "tokenizer_config.json' holds list"),
+        ("sentence_bert_config.json", '{"max_seq_length": 0}', "the limit of 0 tokens per text"),
+        ("sentence_bert_config.json", '{"max_seq_length": "many"}', "the limit of 'many' tokens per text"),
+        ("model.safetensors.index.json", "{", "index.json' cannot be read"),
+        ("model.safetensors.index.json", "{}", "index.json' has no weight_map"),
+        ("model.safetensors.index.json", '{"weight_map": {"a": 1}}', "index.json' has no weight_map"),
+    ],
+)
+def test_a_file_of_another_form_is_refused_by_name(folder, tmp_path, file, text, message):
+    path = shutil.copytree(folder, tmp_path / "m")
+    (path / file).write_text(text)
+    if file.startswith("model"):
+        (path / "model.safetensors").unlink()
+    with pytest.raises(InputError, match=message):
+        Embedder(path, device="cpu")
+
+
+@pytest.mark.parametrize("limit", [None, 1e30, float("inf"), 10**30, 512])
+def test_a_tokenizer_without_a_limit_takes_as_many_tokens_as_there_are_positions(tmp_path, limit):
+    path = tiny.make(tmp_path / "m", limit=None)
+    config = json.loads((path / "tokenizer_config.json").read_text()) | {"model_max_length": limit}
+    tiny.write(path / "tokenizer_config.json", config)
+    with Embedder(path, device="cpu") as embedder:
+        assert embedder.max_tokens == tiny.POSITIONS
+
+
 def test_a_damaged_or_empty_folder_is_one_sentence(folder, tmp_path):
     path = shutil.copytree(folder, tmp_path / "m")
     (path / "model.safetensors").write_bytes(b"no weights at all")

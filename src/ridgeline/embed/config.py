@@ -7,13 +7,14 @@ name, before any weight is read.
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ridgeline.embed.families import FAMILIES, Family, Rotary, find_family
+from ridgeline.embed.folder_files import list_modules, read_json_object
 from ridgeline.errors import InputError, unknown
 
 STATIC = "static"  # the family of static tables: words without layers
@@ -160,7 +161,7 @@ def read_config(folder: Path, *, encoder_only: bool = False) -> Config:
     root = folder / next((path for name, path in modules if name == "Transformer"), "")
     if (root / "adapter_config.json").is_file():
         raise InputError(f"'{root}' has an adapter, which is not applied here; merge it into the weights with peft.")
-    settings = _read_json(root / "config.json")
+    settings = read_json_object(root / "config.json")
     family = find_family(str(settings.get("model_type")), settings)
     _refuse_other_kinds(folder, root, settings, family, bool(modules), encoder_only)
     if family is None:
@@ -189,26 +190,36 @@ def read_config(folder: Path, *, encoder_only: bool = False) -> Config:
 
 
 def _read_prompts(folder: Path) -> dict[str, Any]:
-    prompts = _read_json(folder / "config_sentence_transformers.json", needed=False)
+    file = folder / "config_sentence_transformers.json"
+    settings = read_json_object(file, needed=False)
+    prompts, width = settings.get("prompts") or {}, settings.get("truncate_dim")
+    if not isinstance(prompts, Mapping):
+        raise InputError(f"'{file}' has prompts that are no object with names; correct them.")
+    if width is not None and (type(width) is not int or width < 1):
+        raise InputError(f"'{file}' has the truncate_dim {width!r}; it must be 1 or more, or null.")
+    prompts = {name: text for name, text in prompts.items() if isinstance(text, str)}
+    default = settings.get("default_prompt_name")
+    if default is not None and default not in {"query", "document", *prompts}:
+        raise InputError(f"'{file}' has the default prompt {default!r}, which is not among its prompts; correct it.")
     return {
-        "prompts": {k: v for k, v in (prompts.get("prompts") or {}).items() if isinstance(v, str)},
-        "default_prompt": prompts.get("default_prompt_name"),
-        "similarity": prompts.get("similarity_fn_name"),
-        "truncate_dim": prompts.get("truncate_dim"),
+        "prompts": prompts,
+        "default_prompt": default,
+        "similarity": settings.get("similarity_fn_name"),
+        "truncate_dim": width,
     }
 
 
 def _find_static(folder: Path) -> tuple[Path, bool] | None:
     """Return the folder of a static table and whether model2vec wrote it; None if it is no static table."""
     if (folder / "modules.json").is_file():
-        modules = _read_json(folder / "modules.json")
-        names = [str(entry["type"]).rpartition(".")[2] for entry in modules]
+        modules = list_modules(folder)
+        names = [kind.rpartition(".")[2] for kind, _ in modules]
         if "StaticEmbedding" not in names:
             return None
         if names not in (["StaticEmbedding"], ["StaticEmbedding", "Normalize"]):
             raise InputError(f"'{folder}' has the modules {' → '.join(names)}; only Normalize may follow a table.")
-        return folder / modules[0].get("path", ""), False
-    config = _read_json(folder / "config.json")
+        return folder / modules[0][1], False
+    config = read_json_object(folder / "config.json")
     return (folder, True) if config.get("model_type") == "model2vec" else None
 
 
@@ -216,7 +227,7 @@ def _read_static(folder: Path, root: Path, is_model2vec: bool) -> Config:
     from ridgeline.embed.tensor_files import read_table_shape
 
     vocabulary, width = read_table_shape(root)
-    settings = _read_json(root / "config.json", needed=False)
+    settings = read_json_object(root / "config.json", needed=False)
     own_limit = settings.get("max_length", 512) if is_model2vec else None
     limit = own_limit or MAX_STATIC_TOKENS
     return Config(
@@ -244,12 +255,12 @@ def _read_static(folder: Path, root: Path, is_model2vec: bool) -> Config:
 def _ends_with_norm(folder: Path, settings: Mapping[str, Any], is_model2vec: bool) -> bool:
     if is_model2vec:
         return bool(settings.get("normalize", False))
-    return str(_read_json(folder / "modules.json")[-1]["type"]).endswith("Normalize")
+    return list_modules(folder)[-1][0].endswith("Normalize")
 
 
 def _find_median_length(root: Path) -> int:
     """Return the median length of a token in characters, by which model2vec cuts long texts before it tokenizes."""
-    vocabulary = _read_json(root / "tokenizer.json").get("model", {}).get("vocab", {})
+    vocabulary = read_json_object(root / "tokenizer.json").get("model", {}).get("vocab", {})
     lengths = sorted(len(entry[0] if isinstance(entry, list) else entry) for entry in vocabulary)
     middle = len(lengths) // 2
     return (lengths[middle] + lengths[~middle]) // 2 if lengths else 1
@@ -257,7 +268,7 @@ def _find_median_length(root: Path) -> int:
 
 def _find_unknown_token(root: Path) -> int | None:
     """Return the number of the tokenizer's unknown token, which model2vec leaves out."""
-    model = _read_json(root / "tokenizer.json").get("model", {})
+    model = read_json_object(root / "tokenizer.json").get("model", {})
     if model.get("type") == "Unigram":
         number = model.get("unk_id")
         return None if number is None else int(number)
@@ -281,17 +292,17 @@ def _read_modules(folder: Path) -> list[tuple[str, str]]:
     if not (folder / "modules.json").is_file():
         return []
     modules: list[tuple[str, str]] = []
-    for entry in _read_json(folder / "modules.json"):
-        package, _, name = str(entry["type"]).rpartition(".")
+    for kind, path in list_modules(folder):
+        package, _, name = kind.rpartition(".")
         if name in _SPARSE_MODULES:
             raise _make_kind_error(folder, "a sparse encoder (SPLADE)")
         if package.partition(".")[0] not in ("sentence_transformers", ""):
-            raise InputError(f"'{folder}' has the module '{entry['type']}', which is code of its own; it is not run.")
+            raise InputError(f"'{folder}' has the module '{kind}', which is code of its own; it is not run.")
         if name not in _MODULES:
             raise InputError(
                 f"'{folder}' has a {name} module; known are Transformer, Pooling, Dense, LayerNorm and Normalize."
             )
-        modules.append((name, entry.get("path", "")))
+        modules.append((name, path))
     names = [name for name, _ in modules]
     order = " → ".join(names)
     if not names or names[0] != "Transformer" or names.count("Transformer") != 1:
@@ -308,9 +319,9 @@ def find_encoder_module(folder: Path) -> list[tuple[str, str]]:
     """Return [("Transformer", subfolder)], whatever modules follow it; [] without modules.json."""
     if not (folder / "modules.json").is_file():
         return []
-    for entry in _read_json(folder / "modules.json"):
-        if str(entry["type"]).rpartition(".")[2] in ("Transformer", "MLMTransformer"):
-            return [("Transformer", entry.get("path", ""))]
+    for kind, path in list_modules(folder):
+        if kind.rpartition(".")[2] in ("Transformer", "MLMTransformer"):
+            return [("Transformer", path)]
     raise InputError(f"'{folder}' has no Transformer module (modules.json).")
 
 
@@ -323,11 +334,11 @@ def _refuse_other_kinds(
     encoder_only: bool,
 ) -> None:
     """Refuse models that are no sentence encoders, and models with code of their own."""
-    kind = _read_json(folder / "config_sentence_transformers.json", needed=False).get("model_type")
+    kind = read_json_object(folder / "config_sentence_transformers.json", needed=False).get("model_type")
     if kind not in (None, "SentenceTransformer") and not encoder_only:
         raise _make_kind_error(folder, _KINDS.get(kind, f"a {kind}"))
     for file in ("config.json", "tokenizer_config.json"):
-        own_code = (settings if file == "config.json" else _read_json(root / file, needed=False)).get("auto_map")
+        own_code = (settings if file == "config.json" else read_json_object(root / file, needed=False)).get("auto_map")
         if own_code and not _is_replaced(own_code, family):
             raise InputError(
                 f"'{folder}' brings code of its own (auto_map in {file}: {own_code}), which is not run; without it "
@@ -361,7 +372,7 @@ def _read_pooling(folder: Path, modules: Sequence[tuple[str, str]]) -> dict[str,
     pooling_path = next((path for name, path in modules if name == "Pooling"), None)
     if pooling_path is None:
         return {"poolings": ("mean",)}
-    settings = _read_json(folder / pooling_path / "config.json")
+    settings = read_json_object(folder / pooling_path / "config.json")
     modes = (
         settings.get("pooling_mode")
         or [mode for flag, mode in _POOLING_FLAGS.items() if settings.get(flag)]
@@ -394,7 +405,7 @@ def _read_later_modules(folder: Path, modules: Sequence[tuple[str, str]]) -> tup
 
 
 def _read_dense(folder: Path, normalized: bool) -> Dense:
-    settings = _read_json(folder / "config.json")
+    settings = read_json_object(folder / "config.json")
     if settings.get("module_input_name", "sentence_embedding") != "sentence_embedding":
         raise InputError(
             f"'{folder}' is a dense module for '{settings['module_input_name']}'; only one for 'sentence_embedding' "
@@ -414,7 +425,7 @@ def _read_sentence_config(root: Path) -> dict[str, Any]:
     kinds = ("bert", "roberta", "xlm-roberta", "camembert", "distilbert")
     for name in (f"sentence_{kind.replace('-', '_')}_config.json" for kind in kinds):
         if (root / name).is_file():
-            return dict(_read_json(root / name))
+            return dict(read_json_object(root / name))
     return {}
 
 
@@ -422,16 +433,11 @@ def _choose_max_tokens(root: Path, sentence: Mapping[str, Any], position_count: 
     """Tokens per text: the limit of the folder, else of the tokenizer, at most the number of positions."""
     limit = sentence.get("max_seq_length")
     if limit is None:
-        limit = _read_json(root / "tokenizer_config.json", needed=False).get("model_max_length", position_count)
-    return max(1, min(int(limit), position_count))
-
-
-def _read_json(file: Path, *, needed: bool = True) -> Any:
+        limit = read_json_object(root / "tokenizer_config.json", needed=False).get("model_max_length")
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        if not needed:
-            return {}
-        raise InputError(f"'{file.parent}' has no {file.name}, so it is no model's folder.") from None
-    except (OSError, ValueError) as error:
-        raise InputError(f"'{file}' cannot be read: {error}.") from error
+        number = math.inf if limit is None else float(limit)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not number >= 1:
+        raise InputError(f"'{root}' has the limit of {limit!r} tokens per text; correct max_seq_length there.")
+    return int(min(number, position_count))

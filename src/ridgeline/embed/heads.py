@@ -11,7 +11,6 @@ tensors on the device; `collect` functions turn the parts of all batches into on
 
 from __future__ import annotations
 
-import json
 import string
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.embed.folder_files import list_modules, read_json_object
 from ridgeline.embed.tensor_files import find_weight_files
 from ridgeline.errors import InputError, MissingExtra, unknown
 
@@ -117,7 +117,7 @@ def find_heads(folder: Path) -> FolderHeads:
     """Read which outputs a folder has; a folder that is no sparse or multi-vector encoder has a dense output."""
     modules = _read_modules(folder)
     names = [name for name, _ in modules]
-    kind = read_json_file(folder / "config_sentence_transformers.json").get("model_type")
+    kind = read_json_object(folder / "config_sentence_transformers.json", needed=False).get("model_type")
     if "SpladePooling" in names or (not modules and _is_masked_language_model(folder)):
         return FolderHeads(folder, dense=False, splade=_read_splade(folder, modules))
     if kind in ("MultiVectorEncoder", "ColBERT") or "MultiVectorMask" in names:
@@ -137,7 +137,7 @@ class SpladeHead:
     """hidden → the values above 0 of log(1 + relu(logits)), pooled over the tokens of each text."""
 
     def __init__(self, layers: Layers, folder: Path, settings: Splade) -> None:
-        tensors, config = RawTensors(folder), read_json_file(folder / "config.json")
+        tensors, config = RawTensors(folder), read_json_object(folder / "config.json", needed=False)
         self._layers, self._settings = layers, settings
         head = next((names for names in MASKED_LANGUAGE_HEADS if f"{names.dense}.weight" in tensors), None)
         if head is None:
@@ -269,7 +269,7 @@ class Classifier:
     """hidden → logits float32 [n, labels], as …ForSequenceClassification of transformers."""
 
     def __init__(self, layers: Layers, folder: Path) -> None:
-        tensors, config = RawTensors(folder), read_json_file(folder / "config.json")
+        tensors, config = RawTensors(folder), read_json_object(folder / "config.json", needed=False)
         parts = next((p for p in CLASSIFIERS if f"{p.out}.weight" in tensors and p.fits(tensors)), None)
         if parts is None:
             raise InputError(f"the weights in '{folder}' hold no classifier that is known here, so it is no reranker.")
@@ -564,7 +564,7 @@ def find_token_ids(folder: Path, words: Sequence[str]) -> list[int]:
     """Return the ids of words that are one token of the vocabulary; the others are left out."""
     if not words:
         return []
-    description = read_json_file(folder / "tokenizer.json")
+    description = read_json_object(folder / "tokenizer.json", needed=False)
     vocabulary = description.get("model", {}).get("vocab", {})
     if isinstance(vocabulary, list):  # Unigram: (token, score) by id
         vocabulary = {token: number for number, (token, _) in enumerate(vocabulary)}
@@ -596,16 +596,11 @@ _MULTI_MODULES = ("Transformer", "Dense", "MultiVectorMask", "Normalize", "Dropo
 
 def _read_modules(folder: Path) -> list[tuple[str, str]]:
     """Return (class name, subfolder) of the modules in order; [] without modules.json."""
-    if not (folder / "modules.json").is_file():
-        return []
-    return [
-        (str(entry["type"]).rpartition(".")[2], str(entry.get("path", "")))
-        for entry in read_json_file(folder / "modules.json")
-    ]
+    return [(kind.rpartition(".")[2], path) for kind, path in list_modules(folder)]
 
 
 def _is_masked_language_model(folder: Path) -> bool:
-    architectures = read_json_file(folder / "config.json").get("architectures") or []
+    architectures = read_json_object(folder / "config.json", needed=False).get("architectures") or []
     return any(str(name).endswith("ForMaskedLM") for name in architectures)
 
 
@@ -615,7 +610,7 @@ def _read_splade(folder: Path, modules: Sequence[tuple[str, str]]) -> Splade:
         raise InputError(
             f"'{folder}' has the modules {' → '.join(names)}; a sparse encoder is a Transformer and a SpladePooling."
         )
-    settings = read_json_file(folder / modules[1][1] / "config.json") if modules else {}
+    settings = read_json_object(folder / modules[1][1] / "config.json", needed=False) if modules else {}
     splade = Splade(str(settings.get("pooling_strategy", "max")), str(settings.get("activation_function", "relu")))
     if splade.pooling not in ("max", "sum"):
         raise unknown(f"pooling in '{folder}'", splade.pooling, ("max", "sum"))
@@ -635,7 +630,7 @@ def _read_multi(folder: Path, modules: Sequence[tuple[str, str]], kind: str) -> 
             "then Dense, MultiVectorMask and Normalize."
         )
     for name, path in modules:
-        settings = read_json_file(folder / path / "config.json") if path else {}
+        settings = read_json_object(folder / path / "config.json", needed=False) if path else {}
         if name == "Dense":
             layers.append(_read_token_layer(folder / path, settings, normalized))
             normalized = False
@@ -643,8 +638,8 @@ def _read_multi(folder: Path, modules: Sequence[tuple[str, str]], kind: str) -> 
             mask = settings
         elif name == "Normalize":
             normalized = True
-    config = read_json_file(folder / "config_sentence_transformers.json")
-    encoder = read_json_file(folder / modules[0][1] / "sentence_bert_config.json")
+    config = read_json_object(folder / "config_sentence_transformers.json", needed=False)
+    encoder = read_json_object(folder / modules[0][1] / "sentence_bert_config.json", needed=False)
     old = kind == "ColBERT"  # PyLate up to version 3
     if old and any(config.get(f"{task}_prefix") for task in ("query", "document")):
         raise InputError(
@@ -672,16 +667,6 @@ def _read_token_layer(folder: Path, settings: Mapping[str, Any], normalized: boo
     if activation not in _TOKEN_ACTIVATIONS:
         raise unknown(f"activation in '{folder}'", activation, _TOKEN_ACTIVATIONS)
     return TokenLayer(folder, activation, normalized)
-
-
-def read_json_file(file: Path) -> Any:
-    """Return the content of a JSON file; {} if there is none."""
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise InputError(f"'{file}' cannot be read: {error}.") from error
 
 
 def _list_names(names: Sequence[str]) -> str:

@@ -25,7 +25,8 @@ from ridgeline.embed.batches import BatchRunner, Window, make_window
 from ridgeline.embed.config import read_config
 from ridgeline.embed.devices import resolve_dtype, resolve_torch_device
 from ridgeline.embed.embedder import TooLong
-from ridgeline.embed.heads import Classifier, RowParts, read_json_file
+from ridgeline.embed.folder_files import list_modules, read_json_object
+from ridgeline.embed.heads import Classifier, RowParts
 from ridgeline.embed.models import find_model
 from ridgeline.embed.pairs import PairTokenizer
 from ridgeline.embed.tokens import Tokens
@@ -334,9 +335,9 @@ def _choose_activation(name: str | None, folder: Path, root: Path, labels: int) 
         if name not in ACTIVATIONS:
             raise unknown("activation", name, ACTIVATIONS)
         return name
-    config = read_json_file(root / "config.json")
+    config = read_json_object(root / "config.json", needed=False)
     path = (
-        read_json_file(folder / "config_sentence_transformers.json").get("activation_fn")
+        read_json_object(folder / "config_sentence_transformers.json", needed=False).get("activation_fn")
         or (config.get("sentence_transformers") or {}).get("activation_fn")
         or config.get("sbert_ce_default_activation_function")
     )
@@ -350,20 +351,19 @@ def _choose_activation(name: str | None, folder: Path, root: Path, labels: int) 
 
 def _refuse_unknown_parts(folder: Path) -> None:
     """Refuse modules after the classifier, and prompts: they would change the scores."""
-    modules = read_json_file(folder / "modules.json") or []
-    names = [str(entry["type"]).rpartition(".")[2] for entry in modules]
+    names = [kind.rpartition(".")[2] for kind, _ in list_modules(folder)]
     if any(name != "Transformer" for name in names):
         raise InputError(
             f"'{folder}' has the modules {' → '.join(names)}; a reranker here is one Transformer with a classifier."
         )
-    prompt = read_json_file(folder / "config_sentence_transformers.json").get("default_prompt_name")
+    prompt = read_json_object(folder / "config_sentence_transformers.json", needed=False).get("default_prompt_name")
     if prompt is not None:
         raise InputError(f"'{folder}' puts the prompt '{prompt}' before its pairs, which is not known here.")
 
 
 def _uses_types(root: Path, model_type: str) -> bool:
     """Whether the tokenizer tells the model which text a token is of, as transformers 5 decides it."""
-    config = read_json_file(root / "tokenizer_config.json")
+    config = read_json_object(root / "tokenizer_config.json", needed=False)
     if "model_input_names" in config:
         return "token_type_ids" in config["model_input_names"]
     tokenizer = str(config.get("tokenizer_class") or "").removesuffix("Fast").removesuffix("Tokenizer")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from ridgeline.embed.folder_files import read_json_object
 from ridgeline.errors import InputError, MissingExtra
 
 WEIGHTS = "model.safetensors"
@@ -19,7 +19,10 @@ def find_weight_files(folder: Path) -> list[Path]:
         return [folder / WEIGHTS]
     index = folder / f"{WEIGHTS}.index.json"
     if index.is_file():
-        return [folder / name for name in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
+        parts = read_json_object(index).get("weight_map")
+        if not isinstance(parts, dict) or not all(isinstance(name, str) for name in parts.values()):
+            raise InputError(f"'{index}' has no weight_map of tensors and files; fetch the model again.")
+        return [folder / name for name in sorted(set(parts.values()))]
     other = [p.name for p in (folder / "pytorch_model.bin", folder / "tf_model.h5") if p.exists()]
     hint = f" {other[0]} is not read, for it may run code;" if other else ""
     raise InputError(f"'{folder}' has no weights ({WEIGHTS});{hint} save or fetch the model as safetensors.")
