@@ -69,7 +69,8 @@ def _refuse(settings: Settings, **expected: Any) -> None:
     for name, values in expected.items():
         value = settings.get(name)
         if value is not None and value not in values:
-            raise InputError(f"{name} is {value!r}, which is not known here; known: {', '.join(map(repr, values))}.")
+            known = ", ".join(map(repr, values)) or "none"
+            raise InputError(f"{name} is {value!r}, which is not known here; known: {known}.")
 
 
 def _read_activation(settings: Settings, *names: str, default: str = "gelu") -> str:
