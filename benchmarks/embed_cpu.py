@@ -5,13 +5,13 @@
 Needs `make peers`; some minutes on two cores. (Not for --sweep, our budgets of tokens; --types, our type against our
 float32; --cosines, how near it comes to it over MovieLens's movies.csv and hostile texts.) Texts are random words of
 the vocabulary, 16, 32 and 128 tokens long, and mixtures. Backends and their settings are those of the workload
-(docs/embed.md): sentence-transformers in float32 (bfloat16, too, where that is our type), transformers compiled
-(texts of one length), ONNX Runtime int8, OpenVINO in our type, and our own float32. With --dtype int8 also our other
-kinds of instructions for bytes, and our bfloat16 where the CPU has it. Each gets the best of its batch
-sizes, found first; all take turns, in an order that rotates. Ratios are medians of their time / our time: on a shared
-machine only those mean anything. With --one-core everything has one CPU and one thread, and CPU time is counted: what
-others do on the machine matters little then. Cosines are with our float32. ONNX Runtime needs `onnx` to export the
-model; where that is missing, --onnx takes a file from elsewhere (it lies in ~/.cache/ridgeline/peers after a race).
+(docs/embed.md): sentence-transformers in float32 (bfloat16, too, where that is our type), transformers compiled (texts
+of one length), ONNX Runtime int8 and float32, OpenVINO in our type, and our own float32. With --dtype int8 also our
+other kinds of instructions for bytes, and our bfloat16 where the CPU has it. Each gets the best of its batch sizes,
+found first; all take turns, in an order that rotates. Ratios are medians of their time / our time: on a shared machine
+only those mean anything. With --one-core everything has one CPU and one thread, and CPU time is counted: what others
+do on the machine matters little then. Cosines are with our float32. ONNX Runtime needs `onnx` to export the model;
+where that is missing, --onnx takes a file from elsewhere (it lies in ~/.cache/ridgeline/peers after a race).
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ import torch
 import ridgeline
 
 MODEL = "all-MiniLM-L6-v2"
+ORT_FLOAT = "ONNX Runtime float32"
 PAUSE_S = 0.05  # before each call of a race: threads of the one before may still spin
 clock: list[Callable[[], float]] = [time.perf_counter]
 BUDGETS = (256, 512, 1_024, 2_048, 4_096, 8_192, 16_384)
@@ -121,10 +122,11 @@ def race(embedder_ours: Any, sets: dict[str, list[str]], options: argparse.Names
         dtype = embedder_ours.dtype if name == peers.OPENVINO and embedder_ours.dtype != "int8" else narrow
         key = name, hint if name == peers.OPENVINO else ""
         if key not in saved:
-            given = name == peers.ORT and options.onnx
+            file = options.onnx if name == peers.ORT else None
+            file = peers.export_onnx_float32(model) if name == ORT_FLOAT else file
             built = (
-                peers.load_onnx_runtime(options.onnx)
-                if given
+                peers.load_onnx_runtime(file)
+                if file
                 else peers.load_engine.__wrapped__(name, model, "cpu", dtype, hint)
             )
             saved[key] = built[0]
@@ -140,8 +142,9 @@ def race(embedder_ours: Any, sets: dict[str, list[str]], options: argparse.Names
             encode = partial(sentence.encode, normalize_embeddings=True, show_progress_bar=False)
             size = best(lambda n, s: encode(texts[:n], batch_size=s), texts)  # noqa: B023
             calls[contender] = partial(encode, texts if many else texts[0], batch_size=size)
-        for contender in (peers.COMPILED, peers.ORT, peers.OPENVINO):
-            present = peers.is_available(contender) or (contender == peers.ORT and options.onnx)
+        for contender in (peers.COMPILED, peers.ORT, ORT_FLOAT, peers.OPENVINO):
+            known = peers.ORT if contender == ORT_FLOAT else contender
+            present = peers.is_available(known) or (contender == peers.ORT and options.onnx)
             if not present or (contender == peers.COMPILED and (options.uncompiled or not even)):
                 continue
             run = engine(contender, many)

@@ -176,7 +176,11 @@ def test_a_static_table_cuts_at_its_limit(tmp_path):
         ("nomic", {"hidden_act": "swish"}, "no activation 'swish'"),
         ("qwen3", {"rope_scaling": {"rope_type": "yarn", "factor": 2}}, "of the type 'yarn'; known are default"),
         ("qwen3", {"partial_rotary_factor": 0.5}, "turn a part of each head only"),
-        ("gemma3", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping is 50.0, which is not known here; known: none"),
+        (
+            "gemma3",
+            {"attn_logit_softcapping": 50.0},
+            "attn_logit_softcapping is 50.0, which is not known here; known: none",
+        ),
         ("deberta", {"conv_kernel_size": 3}, "conv_kernel_size is 3"),
         ("deberta", {"pos_att_type": ["p2p"]}, "pos_att_type is .*known are c2p and p2c"),
         ("jina-v2", {"feed_forward_type": "original"}, "feed_forward_type is 'original'"),

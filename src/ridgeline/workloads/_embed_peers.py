@@ -215,15 +215,9 @@ def export_onnx_int8(model: Model) -> Path:
     """Weights in int8, one scale per output channel: with one per matrix the cosines of this model fall to 0.91."""
 
     def export(folder: Path) -> None:
-        import torch
         from onnxruntime.quantization import QuantType, quantize_dynamic
 
-        rows, columns = torch.export.Dim("rows"), torch.export.Dim("columns")
-        torch.onnx.export(
-            make_pooled_module(model), _make_example(), str(folder / "float32.onnx"), input_names=NAMES,
-            output_names=["vectors"], dynamic_shapes=({0: rows, 1: columns}, {0: rows, 1: columns}), dynamo=True,
-            verbose=False,
-        )  # fmt: skip
+        _export_onnx(model, folder / "float32.onnx")
         quantize_dynamic(
             str(folder / "float32.onnx"), str(folder / "int8.onnx"), weight_type=QuantType.QInt8, per_channel=True
         )
@@ -231,6 +225,23 @@ def export_onnx_int8(model: Model) -> Path:
             file.unlink()
 
     return _cache_export(model, "onnx", ("onnxruntime", "onnx", "transformers", "torch"), export) / "int8.onnx"
+
+
+def export_onnx_float32(model: Model) -> Path:
+    def export(folder: Path) -> None:
+        _export_onnx(model, folder / "float32.onnx")
+
+    return _cache_export(model, "onnx-float32", ("onnx", "transformers", "torch"), export) / "float32.onnx"
+
+
+def _export_onnx(model: Model, file: Path) -> None:
+    import torch
+
+    rows, columns = torch.export.Dim("rows"), torch.export.Dim("columns")
+    torch.onnx.export(
+        make_pooled_module(model), _make_example(), str(file), input_names=NAMES, output_names=["vectors"],
+        dynamic_shapes=({0: rows, 1: columns}, {0: rows, 1: columns}), dynamo=True, verbose=False,
+    )  # fmt: skip
 
 
 def export_openvino(model: Model) -> Path:
