@@ -100,7 +100,7 @@ class Encoder:
     def vectors(self, hidden: Any, packed: Packed, prompt_tokens: int = 0) -> Any:
         """Pool, then apply the modules after it, the truncation and the normalisation.
 
-        prompt_tokens  the pooling leaves out so many first tokens of every text
+        prompt_tokens  the number of first tokens of every text that the pooling leaves out
         """
         if prompt_tokens:
             hidden, packed = drop_first_tokens(hidden, packed, prompt_tokens)

@@ -104,8 +104,8 @@ def add_lowercase(normalizer: Any) -> dict[str, Any]:
     if steps and any(step.get("type") == "Lowercase" for step in steps):
         return dict(normalizer)
     if len(steps) == 1 and steps[0].get("type") == "BertNormalizer" and steps[0].get("strip_accents") is not True:
-        kept = {"strip_accents": False} if steps[0].get("lowercase") is False else {}
-        return {**steps[0], "lowercase": True, **kept}  # native loops know this form
+        accents = {"strip_accents": False} if steps[0].get("lowercase") is False else {}  # they stay
+        return {**steps[0], "lowercase": True, **accents}  # native loops know this form
     return {"type": "Sequence", "normalizers": [{"type": "Lowercase"}, *steps]} if steps else {"type": "Lowercase"}
 
 

@@ -57,7 +57,7 @@ _DEFAULTS: Mapping[str, tuple[Any, ...]] = {
 # Keys that change nothing here: texts are not padded, and attention is our own.
 _MODEL_KEYS = ("attn_implementation", "low_cpu_mem_usage", "use_safetensors")
 _TOKENIZER_KEYS = ("padding_side", "use_fast")
-_CPU_WORKERS = 4  # of a pool without devices, as there, if there are so many CPUs
+_CPU_WORKERS = 4  # of a pool without devices, as there, if the machine has that number of CPUs
 _TEXTS_PER_TASK = 4_096  # of a pool, at most
 
 
