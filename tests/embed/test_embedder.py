@@ -282,7 +282,7 @@ class Small:
     def encode_arrays(self, ids, offsets):
         return None
 
-    def __call__(self, ids, packed):
+    def __call__(self, ids, packed, prompt_tokens=0):
         import torch
 
         if len(ids) > self.free_tokens:
@@ -315,7 +315,7 @@ def test_a_single_text_that_does_not_fit_is_an_error(folder):
 def test_another_failure_is_not_treated_as_out_of_memory(folder):
     embedder = Embedder(folder, device="cpu", dtype="float32")
 
-    def fail(ids, packed):
+    def fail(ids, packed, prompt_tokens):
         raise RuntimeError("a bug")
 
     embedder._encoder = fail
