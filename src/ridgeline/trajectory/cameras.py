@@ -36,6 +36,8 @@ class Camera:
     faults: Mapping[int, str] = field(default_factory=dict)  # number of a picture that cannot be decoded -> why
     keys: Array = field(default_factory=lambda: np.ones(0, bool))  # [S] key frames
     starts: Array = field(default_factory=lambda: np.ones(0, bool))  # [S] key frames with parameter sets
+    breaks: Array = field(default_factory=lambda: np.zeros(0, bool))  # [S] packets before which one is missing
+    moved: int = 0  # packets that were recorded in another order than they were sent
     bytes: int = 0
     changes_to: tuple[int, int] | None = None  # a second size of its pictures
     episode: str = ""

@@ -44,6 +44,7 @@ from ridgeline.trajectory.videos import DepthWriter, JpegWriter, Recorded, Remux
 
 QUEUE = 4  # pictures that wait for a camera's thread
 _BETWEEN_CHECKS_S = 0.2
+_ANOTHER_EPISODE = "another episode cannot be copied"
 _MOST_THREADS = 4  # of one encoder
 
 
@@ -138,6 +139,7 @@ def write_media(
     try:
         for group in by_reader.values():
             _feed(group, count)
+        workers = _encode_spoiled(workers)
     finally:
         for worker in workers:
             worker.stop()
@@ -154,10 +156,27 @@ def _copy_all_or_none(workers: Sequence[_Worker]) -> None:
     for worker in workers:
         camera = worker.request.camera
         if worker.copies and camera.source in encoded and camera.codec != worker.settings.codec:
-            worker.copies = False
-            worker.note = (
-                f"{camera.name}: encoded again as {worker.settings.codec}, because another episode cannot be copied."
-            )
+            worker.copies, worker.note = False, _say_encoded(camera, worker.settings, _ANOTHER_EPISODE)
+
+
+def _encode_spoiled(workers: Sequence[_Worker]) -> list[_Worker]:
+    """Return the workers; cameras with damage in packets that were copied are read and encoded again."""
+    spoiled = {w.request.camera.source for w in workers if w.is_spoiled}
+    out: list[_Worker] = []
+    by_camera: dict[str, list[_Worker]] = {}
+    for worker in workers:
+        camera = worker.request.camera
+        if worker.is_spoiled or (worker.copies and camera.source in spoiled and camera.codec != worker.settings.codec):
+            worker = worker.encode_instead("packets are damaged" if worker.is_spoiled else _ANOTHER_EPISODE)
+            by_camera.setdefault(camera.source, []).append(worker)
+        out.append(worker)
+    try:
+        for group in by_camera.values():
+            _feed(group, lambda: None)
+    finally:
+        for worker in out:
+            worker.stop()
+    return out
 
 
 def _feed(workers: Sequence[_Worker], count: Callable[[], None]) -> None:
@@ -219,9 +238,37 @@ class PictureDecoder:
         self.camera = camera
         self._decoder: Any = None
         self._last = -1  # the frame of a video that came out last
+        self._fed: int | None = None  # the packet of a video that went in last
+        self._waits = False  # for a key frame, because a packet is missing or damaged
+        self.unsound: set[int] = set()  # frames of a video that were predicted from others than they should be
 
     def decode(self, number: int, picture: Picture) -> list[tuple[int, Any]]:
         """Return the pictures that come out of the decoder, with their numbers."""
+        if picture.codec not in VIDEO_CODECS:
+            return self._decode(number, picture)
+        self._check_packets(number)
+        try:
+            return self._keep_sound(self._decode(number, picture))
+        except Exception:
+            self._waits = True
+            raise
+
+    def _check_packets(self, number: int) -> None:
+        """Note whether the frame of a packet is predicted from frames that are missing."""
+        camera = self.camera
+        is_missing = self._fed is not None and number != self._fed + 1
+        if camera.keys[number]:
+            self._waits = False
+        elif is_missing or (self._fed is not None and len(camera.breaks) and camera.breaks[number]):
+            self._waits = True
+        self._fed = number
+        if self._waits:
+            self.unsound.add(number)
+
+    def _keep_sound(self, frames: list[tuple[int, Any]]) -> list[tuple[int, Any]]:
+        return [(number, frame) for number, frame in frames if number not in self.unsound]
+
+    def _decode(self, number: int, picture: Picture) -> list[tuple[int, Any]]:
         camera = self.camera
         if picture.codec != camera.codec and picture.codec != DECODED:
             raise ValueError(f"its codec is {picture.codec}, and that of the others {camera.codec}")
@@ -267,7 +314,8 @@ class PictureDecoder:
         """Return the frames of a video that are still in the decoder."""
         if self._decoder is None or not self.camera.is_video:
             return []
-        return [(self._check_order(int(f.pts)), f) for f in self._decoder.decode(None) if f.pts is not None]
+        frames = [(self._check_order(int(f.pts)), f) for f in self._decoder.decode(None) if f.pts is not None]
+        return self._keep_sound(frames)
 
     def _check_order(self, number: int) -> int:
         """Refuse frames that a decoder gives in another order than their stamps: B-frames with stamps of sending."""
@@ -295,6 +343,8 @@ class _Worker:
         threads: int = 1,
     ) -> None:
         self._as_files, self._threads = as_files, threads
+        self._arguments = (request, folder, fps, settings, choose_codec, as_files, threads)
+        self.is_spoiled = False  # packets that were copied are damaged
         self.request, self._folder, self._fps, self.settings = request, folder, fps, settings
         numbers = request.picks.numbers
         starts = np.flatnonzero(np.diff(numbers, prepend=numbers[:1] - 1)) if len(numbers) else np.zeros(0, int)
@@ -325,6 +375,12 @@ class _Worker:
         self.file = f"{request.episode}-{request.feature}.{'parquet' if request.camera.depth else 'mp4'}"
         if as_files:
             self.file = f"{request.episode}/{request.name}"
+
+    def encode_instead(self, why: str) -> _Worker:
+        """Return a worker that encodes the pictures whose packets this one copied."""
+        out = _Worker(*self._arguments)
+        out.copies, out.note = False, _say_encoded(self.request.camera, self.settings, why)
+        return out
 
     def put(self, number: int, picture: Picture) -> None:
         """Hand over a picture; raise the error of the thread if it has one."""
@@ -412,6 +468,8 @@ class _Worker:
         except Exception as error:  # each decoder has its own errors for damaged data
             self._lose(number, describe_error(error))
             decoded = []
+        if number in self._decoder.unsound:
+            self._lose(number, "a packet before it is missing or damaged")
         if self.copies:
             self._copy(number, picture, decoded)
             return
@@ -474,18 +532,25 @@ class _Worker:
     def _copy(self, number: int, picture: Picture, decoded: list[tuple[int, Any]]) -> None:
         """Copy the packet of the next tick; its decoded picture only counts for the statistics."""
         first = self._runs[0][0]
-        if number < first or self._at >= len(self._runs):
+        if number < first or self._at >= len(self._runs) or self.is_spoiled:
+            return
+        if number in self._failed:
+            self.is_spoiled = True
             return
         data = bytes(picture.data)
+        path, frames = self._folder / self.file, len(self.valid)
         if self._writer is None:
             size = (self.request.camera.width, self.request.camera.height)
             if decoded:
                 size = (decoded[0][1].width, decoded[0][1].height)
             self._size = size
-            frames = len(self.valid)
-            path = self._folder / self.file
-            self._writer = RemuxWriter(path, picture.codec, *size, self._fps, data, frames)
-        self._writer.write_packet(data, bool(self.request.camera.keys[number]))
+        try:
+            if self._writer is None:
+                self._writer = RemuxWriter(path, picture.codec, *self._size, self._fps, data, frames)
+            self._writer.write_packet(data, bool(self.request.camera.keys[number]))
+        except import_av("writing videos").error.InvalidDataError:
+            self.is_spoiled = True
+            return
         self._add_copied(decoded)
         self._at += 1
 
@@ -499,10 +564,7 @@ class _Worker:
     def _end_copy(self) -> None:
         """Count the copied packets that gave no frame."""
         self._add_copied(self._decoder.flush())
-        for number, first, end in self._runs[: self._at]:
-            if number not in self._copied:
-                self._lose(number, "no picture comes out of it")
-                self.valid[first:end] = False
+        self.is_spoiled |= any(number not in self._copied for number, _, _ in self._runs)
 
     def _lose(self, number: int, reason: str) -> None:
         if number in self._failed or number not in self._requested:
@@ -514,6 +576,10 @@ class _Worker:
     def _end(self) -> None:
         if self.copies and self._writer is not None:
             self._end_copy()
+        if self.is_spoiled:
+            if self._writer is not None:
+                self._writer.abort()
+            return
         for number, frame in [] if self.copies else self._decoder.flush():
             if number in self._requested:
                 self._ready[number] = frame
@@ -560,6 +626,12 @@ def _plan_copy(
         why = "the episode does not begin on a key frame with its parameter sets"
     elif any(number in camera.faults for number in range(numbers[0], numbers[-1] + 1)):
         why = "pictures are damaged"
+    elif camera.breaks[numbers[0] + 1 : numbers[-1] + 1].any():
+        why = "packets are missing"
     if why:
-        return False, f"{camera.name}: encoded again as {settings.codec}, because {why}."
+        return False, _say_encoded(camera, settings, why)
     return True, f"{camera.name}: {camera.codec} copied without encoding it again."
+
+
+def _say_encoded(camera: Camera, settings: VideoSettings, why: str) -> str:
+    return f"{camera.name}: encoded again as {settings.codec}, because {why}."

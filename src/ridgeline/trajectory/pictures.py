@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -116,6 +117,8 @@ def inspect(picture: Picture) -> Look:
             return Look(fault="it holds no unit of a video", key=False)
         kinds = {kind for kind, _, _ in units}
         return Look(key=not kinds.isdisjoint(_KEY_UNITS[codec]), parameters=kinds.issuperset(_PARAMETER_UNITS[codec]))
+    if codec == "vp9":
+        return Look(key=_is_vp9_key(bytes(data[:1])[0]))
     if codec == "av1":
         return Look(key=any(kind == _AV1_SEQUENCE for kind, _, _ in find_units(bytes(data), codec)))
     return Look()
@@ -198,11 +201,17 @@ def find_units(data: bytes, codec: str) -> list[tuple[int, int, int]]:
         starts.append(at)
         at = data.find(b"\0\0\1", at + 3)
     out = []
-    for start, end in zip(starts, [*starts[1:], len(data)], strict=True):
+    for start, end in pairwise([*starts, len(data)]):
         if start + 3 < len(data):
             first = data[start + 3]
             out.append((first & 31 if codec == "h264" else first >> 1 & 63, start, end))
     return out
+
+
+def _is_vp9_key(byte: int) -> bool:
+    """Read the first byte of a frame: its profile, whether it shows another frame again, and its type."""
+    shift = 1 if byte >> 4 & 3 == 3 else 0
+    return byte >> 6 == 2 and not byte >> (3 - shift) & 1 and not byte >> (2 - shift) & 1
 
 
 def _find_obus(data: bytes) -> list[tuple[int, int, int]]:
@@ -247,6 +256,17 @@ def create_decoder(codec: str, topic: str) -> Any:
     decoder.thread_count = 1
     decoder.options = {"err_detect": "explode", "max_pixels": str(MOST_PIXELS), "flags": "low_delay"}
     return decoder
+
+
+def reorders_pictures(opening: Picture, topic: str) -> bool:
+    """Whether the pictures of a video are shown in another order than sent, by the parameters in its first packet."""
+    av = import_av("decoding cameras")
+    decoder = create_decoder(opening.codec, topic)
+    try:
+        decoder.decode(av.Packet(opening.data))
+    except (av.error.FFmpegError, ValueError):
+        return True
+    return bool(decoder.has_b_frames)
 
 
 def check_codec(codec: str, topic: str) -> None:

@@ -7,13 +7,24 @@ from __future__ import annotations
 
 import base64
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
+from functools import partial
+from heapq import heappop, heappush
 from typing import Any
 
 import numpy as np
 
 from ridgeline.trajectory.cameras import Camera, Take
-from ridgeline.trajectory.pictures import Picture, inspect, name_codec
+from ridgeline.trajectory.packets import (
+    NumberReader,
+    PictureNumber,
+    are_regular,
+    find_breaks,
+    find_missing,
+    sort_packets,
+)
+from ridgeline.trajectory.pictures import Picture, inspect, name_codec, reorders_pictures
 from ridgeline.trajectory.readers.messages import find_stamp, get_or
 from ridgeline.trajectory.stream import Array
 
@@ -57,6 +68,9 @@ class ImageTopic:
         self._faults: dict[int, str] = {}
         self._keys: list[bool] = []
         self._parameters: list[bool] = []
+        self._numbers: list[tuple[PictureNumber, ...]] = []  # of the pictures of H.264
+        self._number_reader = NumberReader()
+        self._opening: Picture | None = None  # the first one with which a decoder of a video can start
         self._codecs: Counter[str] = Counter()
         self._depths = 0
         self._bytes = 0
@@ -93,6 +107,9 @@ class ImageTopic:
         self._keys.append(look.key)
         self._parameters.append(look.parameters)
         self._codecs[picture.codec] += 1
+        self._numbers.append(self._number_reader.read(bytes(picture.data)) if picture.codec == "h264" else ())
+        if picture.codec == "h265" and self._opening is None and look.key and look.parameters:
+            self._opening = replace(picture, data=bytes(picture.data))
         self._depths += look.depth
         self._bytes += len(picture.data)
         if look.fault:
@@ -108,6 +125,7 @@ class ImageTopic:
         self._sizes.append((0, 0))
         self._keys.append(False)
         self._parameters.append(False)
+        self._numbers.append(())
         self._faults[number] = fault
 
     def __len__(self) -> int:
@@ -144,7 +162,7 @@ class ImageTopic:
             faults[i] = f"its size is {self._sizes[i][0]} × {self._sizes[i][1]}, and not {size[0]} × {size[1]}"
         first = self._sizes[min((i for i, s in enumerate(self._sizes) if s != (0, 0)), default=0)]
         other = next((self._sizes[i] for i in odd if self._sizes[i] != first), size) if changed else None
-        return Camera(
+        camera = Camera(
             name=self.name,
             times=times,
             codec=codec,
@@ -160,6 +178,52 @@ class ImageTopic:
             episode=episode,
             key=key,
         )
+        return self._order_packets(camera) if camera.is_video else camera
+
+    def _order_packets(self, camera: Camera) -> Camera:
+        """Return a camera with its packets in the order in which they were sent, and the places where some are missing.
+
+        A recorder may write packets in another order than they were sent. Their stamps tell the order, unless they are
+        those of the pictures of a video with B-frames, or the clock was set back.
+        """
+        stamps = self.stamped
+        order = sort_packets(stamps) if stamps is not None else None
+        numbers, times = self._numbers, camera.times
+        if order is not None and stamps is not None:
+            ordered = [numbers[i] for i in order]
+            if any(numbers):
+                sent = int(find_breaks(ordered).sum()) < int(find_breaks(numbers).sum())
+            elif camera.codec in ("h264", "h265"):
+                sent = self._opening is not None and not reorders_pictures(self._opening, camera.name)
+            else:  # each packet shows one picture
+                sent = are_regular(stamps[order])
+            if sent:
+                ranks = np.argsort(order)
+                numbers, times = ordered, np.sort(times)
+                camera = replace(
+                    camera,
+                    times=times,
+                    faults={int(ranks[i]): fault for i, fault in camera.faults.items()},
+                    keys=camera.keys[order],
+                    starts=camera.starts[order],
+                    moved=int(np.count_nonzero(order != np.arange(len(order)))),
+                    take=partial(_take_in_order, camera.take, order),
+                )
+        return replace(camera, breaks=find_missing(camera.codec, numbers, times))
+
+
+def _take_in_order(take: Take, order: Array, topics: Collection[str]) -> Iterator[tuple[str, int, Picture]]:
+    """Iterate over the packets of one camera in an order; those that come too early wait."""
+    ranks, needed = np.argsort(order), np.maximum.accumulate(order)
+    waiting: list[tuple[int, str, Picture]] = []
+    for source, number, picture in take(topics):
+        heappush(waiting, (int(ranks[number]), source, picture))
+        while waiting and needed[waiting[0][0]] <= number:  # all that come before it were read
+            rank, name, first = heappop(waiting)
+            yield name, rank, first
+    while waiting:
+        rank, name, first = heappop(waiting)
+        yield name, rank, first
 
 
 def _get(message: Any, name: str, *default: Any) -> Any:

@@ -268,6 +268,11 @@ def build_message_streams(
             report_left_out(options, name, {"": f"none of its {len(cameras[name])} messages holds a picture"})
         elif options.add_camera is not None:
             options.add_camera(camera)
+            if camera.moved:
+                options.report(
+                    f"{name}: {camera.moved} of its {len(camera)} packets were recorded in another order than they "
+                    "were sent; they are read in the order of their stamps."
+                )
     for name in options.marks & times.keys():
         options.add_marks(name, times[name])
     return [s for name, clock in times.items() for s in parts[name].build_streams(name, clock, columns[name])]

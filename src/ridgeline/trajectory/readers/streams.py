@@ -278,7 +278,10 @@ def _join(topic: str, name: str) -> str:
 
 def describe_error(error: Exception) -> str:
     """Return the message of a library's error in one line, or its class if the message is empty."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")[:160]
+    text = str(error)
+    if type(error).__module__.startswith("av."):  # without the number of FFmpeg's error and the name of its function
+        text = str(getattr(error, "strerror", "") or text)
+    return (text.strip() or type(error).__name__).splitlines()[0].rstrip(".")[:160]
 
 
 def build_table_streams(

@@ -1,0 +1,93 @@
+"""The numbers of H.264 pictures: read from what an encoder writes, and complete unless a packet is missing."""
+
+from __future__ import annotations
+
+import io
+from fractions import Fraction
+
+import av
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.trajectory.camera_recordings import draw
+
+from ridgeline.trajectory.packets import (
+    NumberReader,
+    are_regular,
+    find_breaks,
+    find_gaps,
+    find_missing,
+    sort_packets,
+)
+
+
+def encode(parameters: str, layout: str = "yuv420p", count: int = 40) -> list[bytes]:
+    with av.open(io.BytesIO(), "w", format="h264") as out:
+        stream = out.add_stream("libx264", rate=30)
+        stream.width, stream.height, stream.pix_fmt = 96, 64, layout
+        stream.options = {"preset": "medium", "x264-params": f"repeat-headers=1:keyint=25:scenecut=0:{parameters}"}
+        packets = []
+        for i in range(count):
+            frame = av.VideoFrame.from_ndarray(np.repeat(draw(i)[..., None], 3, 2), format="rgb24")
+            frame.pts, frame.time_base = i, Fraction(1, 30)
+            packets += stream.encode(frame)
+        return [bytes(p) for p in [*packets, *stream.encode(None)]]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "layout"),
+    [
+        ("bframes=0", "yuv420p"),
+        ("bframes=3:b-pyramid=normal", "yuv420p"),
+        ("bframes=0:cqm=jvt", "yuv420p"),  # scaling lists
+        ("bframes=0:slices=4", "yuv420p"),
+        ("bframes=2:interlaced=1", "yuv420p"),
+        ("bframes=0:ref=1", "yuv444p"),
+        ("bframes=0", "yuv422p10le"),
+        ("bframes=0:keyint=400", "yuv420p"),
+    ],
+)
+def test_numbers_are_complete_and_show_a_missing_packet(parameters: str, layout: str):
+    units = encode(parameters, layout)
+    reader = NumberReader()
+    numbers = [reader.read(unit) for unit in units]
+    assert all(len(pictures) == 1 for pictures in numbers)
+    assert not find_breaks(numbers).any()
+    references = [i for i, (picture,) in enumerate(numbers) if picture.is_reference]
+    for lost in references[1:-1]:
+        rest = [*numbers[:lost], *numbers[lost + 1 :]]
+        if not numbers[lost][0].is_key and not numbers[lost + 1][0].is_key:
+            assert find_breaks(rest)[lost : lost + 2].any()
+
+
+def test_as_many_missing_packets_as_there_are_numbers_are_a_gap_of_stamps():
+    reader = NumberReader()
+    numbers = [reader.read(unit) for unit in encode("bframes=0:keyint=400", count=80)]
+    limit = numbers[0][0].limit
+    times = np.arange(80) * 33
+    rest = [*range(10), *range(10 + limit, 80)]
+    shown = find_missing("h264", [numbers[i] for i in rest], times[rest])
+    assert np.flatnonzero(shown).tolist() == [10]
+    assert not find_missing("h264", numbers, times).any()
+
+
+@given(st.binary(max_size=200))
+def test_damaged_packets_give_numbers_or_none(data: bytes):
+    reader = NumberReader()
+    for head in (b"\0\0\1\x67", b"\0\0\1\x65", b"\0\0\1\x41"):
+        for picture in reader.read(head + data):
+            assert 0 <= picture.number < picture.limit
+
+
+def test_stamps_give_an_order_only_if_they_are_near_to_it():
+    stamps = np.arange(600) * 100
+    assert sort_packets(stamps) is None
+    swapped = stamps[[1, 0, *range(2, 600)]]
+    order = sort_packets(swapped)
+    assert order is not None
+    assert order[:3].tolist() == [1, 0, 2]
+    assert sort_packets(stamps[::-1]) is None
+    assert are_regular(stamps)
+    assert not are_regular(np.sort([*stamps, 130]))
+    assert np.flatnonzero(find_gaps(np.delete(stamps, 7))).tolist() == [7]
