@@ -274,7 +274,9 @@ def pick_slowly(times: list[int], faulty: set[int], ticks: list[int], period: fl
         if abs(times[nearest] - tick) > period and before:
             nearest = before[-1]
         numbers.append(nearest)
-        valid.append(abs(times[nearest] - tick) <= period / 2)
+        after = [i for i in sound if times[i] > tick]
+        is_between = bool(before and after) and times[after[0]] - times[before[-1]] <= 1.5 * period
+        valid.append(is_between or abs(times[nearest] - tick) <= period / 2)
     return numbers, valid
 
 
@@ -295,6 +297,21 @@ def test_a_tick_gets_the_nearest_picture_and_holds_the_last_one_in_a_gap(
     same = np.abs(times[picks.numbers] - ticks) == np.abs(times[numbers] - ticks)  # two may be as near
     assert same.all()
     assert picks.valid.tolist() == valid
+
+
+@pytest.mark.parametrize("kind", ["nearest", "previous"])
+def test_jitter_makes_no_frame_invalid(kind: str):
+    """A clock of the camera's rate whose ticks lie in the middle between its frames; frame 50 is missing."""
+    period = NS // 30
+    jitter = np.random.default_rng(0).uniform(-0.15, 0.15, 100) * period
+    times = np.delete(np.arange(100) * period + jitter.astype(np.int64), 50)
+    ticks = np.arange(99) * period + period // 2
+    camera = Camera("c", times, "jpeg", 8, 8)
+    picks = pick_pictures(camera, build_track("c", times, 0.0, True, False), ticks, kind=kind)
+    assert set(np.flatnonzero(~picks.valid)) <= {49, 50}
+    assert not picks.valid[50] or kind == "nearest"
+    frozen = pick_pictures(camera, build_track("c", times, 0.0, True, False), ticks + 100 * period, kind=kind)
+    assert not frozen.valid.any()
 
 
 # --- datasets ---
@@ -633,6 +650,25 @@ def test_parameter_sets_that_come_once_serve_every_episode(tmp_path: Path):
     numbers = [read_number(dataset[i][f"{IMAGES}video"].numpy()) for i in range(len(dataset))]
     assert numbers == sorted(numbers)
     assert set(numbers) >= set(range(1, 58))
+
+
+@pytest.mark.parametrize(("encoder", "codec"), [("libx264", "h264"), ("libx265", "h265"), ("libsvtav1", "av1")])
+def test_the_size_of_a_video_topic_is_known_and_holds(tmp_path: Path, encoder: str, codec: str):
+    units = cams.encode_video(30, encoder)
+    with av.open(io.BytesIO(), "w", format="h264") as other:
+        stream = other.add_stream("libx264", rate=30)
+        stream.width, stream.height, stream.options = 32, 48, {"tune": "zerolatency"}
+        large = av.VideoFrame.from_ndarray(np.zeros((48, 32, 3), np.uint8), format="rgb24")
+        small = b"".join(bytes(p) for f in (large, None) for p in stream.encode(f))
+    if codec == "h264":
+        units[20] = small
+    items = [*cams.video_messages(units, codec), *cams.joints(1.0)]
+    path = cams.mcap(tmp_path / "v.mcap", sorted(items, key=lambda m: m[0]))
+    [camera] = readers.read_recording(path)[1]
+    assert (camera.width, camera.height) == cams.SIZE
+    (result,) = write(path, tmp_path / "set", cameras={"video": VIDEO})
+    assert result.error is None
+    assert result.lost == ({VIDEO: 10} if codec == "h264" else {})
 
 
 def test_a_video_without_parameter_sets_is_told(tmp_path: Path):

@@ -104,7 +104,8 @@ def _build_table(episode: str, members: Sequence[StreamStats], columns: Sequence
     stamp_columns = [name for name in columns if name not in FIELD_COLUMNS]
     before: tuple[str, list[str]] | None = None
     for s in members:
-        topic, slash, name = s.name.rpartition("/")
+        # A camera is a topic: its name is what --camera wants.
+        topic, slash, name = ("", "", s.name) if s.type == "image" else s.name.rpartition("/")
         cells = _format_cells(s)
         stamps = [cells[n] for n in stamp_columns]
         if slash and (topic, stamps) != before:

@@ -23,6 +23,9 @@ def _take_nothing(_: Collection[str]) -> Iterator[tuple[str, int, Picture]]:
     return iter(())
 
 
+_MISSING = 1.5  # periods between two pictures with none missing between them, at most
+
+
 @dataclass(frozen=True, eq=False)
 class Camera:
     """The index of one camera: stamps [S] and what the headers of its pictures say."""
@@ -110,7 +113,8 @@ def pick_pictures(
     """Choose a picture for each tick: the nearest one, or the one before it (`previous`).
 
     In a gap (no picture within one period of the camera) the last picture before it is held. A pick is valid if the
-    picture lies within half a period (`previous`: a whole one), and within `tolerance` seconds.
+    picture lies within half a period (`previous`: a whole one), or no picture is missing between those before and after
+    the tick, which jitter puts farther apart; and within `tolerance` seconds.
     """
     order = np.arange(len(camera)) if track.order is None else track.order
     sound = np.array([number not in camera.faults for number in order.tolist()], bool)
@@ -124,12 +128,13 @@ def pick_pictures(
     after = np.searchsorted(times, ticks, "right").clip(0, len(times))
     before = (after - 1).clip(0)
     after = after.clip(0, len(times) - 1)
+    is_between = (before != after) & (ticks >= times[before]) & (times[after] - times[before] <= _MISSING * period)
     behind = np.abs(ticks - times[before])
     ahead = np.abs(times[after] - ticks)
     nearest = np.where((ahead < behind) & (ahead <= period), after, before)
     chosen = nearest if kind == "nearest" else before
     distance = np.abs(ticks - times[chosen])
-    valid = distance <= (period / 2 if kind == "nearest" else period)
+    valid = is_between | (distance <= (period / 2 if kind == "nearest" else period))
     if kind == "previous":
         valid &= times[chosen] <= ticks
     if tolerance is not None:

@@ -258,15 +258,24 @@ def create_decoder(codec: str, topic: str) -> Any:
     return decoder
 
 
-def reorders_pictures(opening: Picture, topic: str) -> bool:
-    """Whether the pictures of a video are shown in another order than sent, by the parameters in its first packet."""
+@dataclass(frozen=True)
+class Opening:
+    """What the first packet of a video says about all of it."""
+
+    width: int = 0
+    height: int = 0
+    reorders: bool = True  # pictures are shown in another order than sent
+
+
+def open_video_topic(first: Picture, topic: str) -> Opening:
+    """Decode the first key frame of a video; a damaged one tells nothing."""
     av = import_av("decoding cameras")
-    decoder = create_decoder(opening.codec, topic)
+    decoder = create_decoder(first.codec, topic)
     try:
-        decoder.decode(av.Packet(opening.data))
+        decoder.decode(av.Packet(first.data))
     except (av.error.FFmpegError, ValueError):
-        return True
-    return bool(decoder.has_b_frames)
+        return Opening()
+    return Opening(decoder.width, decoder.height, bool(decoder.has_b_frames))
 
 
 def check_codec(codec: str, topic: str) -> None:

@@ -24,7 +24,7 @@ from ridgeline.trajectory.packets import (
     find_missing,
     sort_packets,
 )
-from ridgeline.trajectory.pictures import Picture, inspect, name_codec, reorders_pictures
+from ridgeline.trajectory.pictures import VIDEO_CODECS, Opening, Picture, inspect, name_codec, open_video_topic
 from ridgeline.trajectory.readers.messages import find_stamp, get_or
 from ridgeline.trajectory.stream import Array
 
@@ -70,7 +70,7 @@ class ImageTopic:
         self._parameters: list[bool] = []
         self._numbers: list[tuple[PictureNumber, ...]] = []  # of the pictures of H.264
         self._number_reader = NumberReader()
-        self._opening: Picture | None = None  # the first one with which a decoder of a video can start
+        self._first: Picture | None = None  # the first one with which a decoder of a video can start
         self._codecs: Counter[str] = Counter()
         self._depths = 0
         self._bytes = 0
@@ -108,8 +108,8 @@ class ImageTopic:
         self._parameters.append(look.parameters)
         self._codecs[picture.codec] += 1
         self._numbers.append(self._number_reader.read(bytes(picture.data)) if picture.codec == "h264" else ())
-        if picture.codec == "h265" and self._opening is None and look.key and look.parameters:
-            self._opening = replace(picture, data=bytes(picture.data))
+        if picture.codec in VIDEO_CODECS and self._first is None and look.key and look.parameters:
+            self._first = replace(picture, data=bytes(picture.data))
         self._depths += look.depth
         self._bytes += len(picture.data)
         if look.fault:
@@ -178,9 +178,13 @@ class ImageTopic:
             episode=episode,
             key=key,
         )
-        return self._order_packets(camera) if camera.is_video else camera
+        if not camera.is_video:
+            return camera
+        fits = self._first is not None and self._first.codec == codec
+        opening = open_video_topic(self._first, self.name) if self._first is not None and fits else Opening()
+        return self._order_packets(replace(camera, width=opening.width, height=opening.height), opening.reorders)
 
-    def _order_packets(self, camera: Camera) -> Camera:
+    def _order_packets(self, camera: Camera, reorders: bool) -> Camera:
         """Return a camera with its packets in the order in which they were sent, and the places where some are missing.
 
         A recorder may write packets in another order than they were sent. Their stamps tell the order, unless they are
@@ -194,7 +198,7 @@ class ImageTopic:
             if any(numbers):
                 sent = int(find_breaks(ordered).sum()) < int(find_breaks(numbers).sum())
             elif camera.codec in ("h264", "h265"):
-                sent = self._opening is not None and not reorders_pictures(self._opening, camera.name)
+                sent = not reorders
             else:  # each packet shows one picture
                 sent = are_regular(stamps[order])
             if sent:
