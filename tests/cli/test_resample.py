@@ -467,7 +467,8 @@ CAMERA_WORDS = ["--hz", 30, "--format", "lerobot", "--camera", f"front={cams.FRO
 def test_streams_lists_cameras(run_cli, camera_log: Path):
     code, out, _ = run_cli("streams", camera_log)
     assert code == 0
-    assert "jpeg 96×64" in out
+    [line] = [line for line in out.splitlines() if "jpeg 96×64" in line]
+    assert line.split()[0] == cams.FRONT
     assert "16UC1 8×6" in out
     code, out, _ = run_cli("streams", camera_log, "--json")
     found = {s["name"]: s for s in json.loads(out)["streams"]}

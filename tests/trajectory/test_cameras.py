@@ -590,6 +590,30 @@ def test_ctrl_c_publishes_nothing_and_ends_the_threads(log: Path, tmp_path: Path
     assert not any(t.name.startswith("camera") for t in threading.enumerate())
 
 
+@pytest.mark.parametrize("hz", [30, 10])
+def test_frames_held_in_a_gap_are_not_valid_when_a_dataset_is_converted_again(log: Path, tmp_path: Path, hz: int):
+    write(log, tmp_path / "first", cameras={"front": FRONT})
+    (result,) = write(
+        tmp_path / "first", tmp_path / "set", cameras={"f": f"{IMAGES}front"}, state=("observation.state",), hz=hz
+    )
+    assert (result.error, result.lost) == (None, {})
+    before = read_rows(tmp_path / "first")[f"{IMAGES}front.valid"].reshape(-1)
+    after = read_rows(tmp_path / "set")[f"{IMAGES}f.valid"].reshape(-1)
+    assert 10 < np.count_nonzero(~before) < 20
+    step = 30 // hz
+    assert np.array_equal(after, before[::step][: len(after)])
+    first, again = (read_video(tmp_path / folder, name) for folder, name in (("first", "front"), ("set", "f")))
+    assert [read_number(p) for _, p in again] == [read_number(p) for _, p in first[::step]]
+
+
+def test_a_camera_that_only_repeats_a_frame_is_never_valid():
+    times = np.arange(5) * NS
+    camera = Camera("c", times, "jpeg", 8, 8, held=np.ones(5, bool))
+    picks = pick_pictures(camera, build_track("c", times, 0.0, True, False), times)
+    assert picks.numbers.tolist() == list(range(5))
+    assert not picks.valid.any()
+
+
 # --- videos as topics ---
 
 

@@ -40,6 +40,7 @@ class Camera:
     keys: Array = field(default_factory=lambda: np.ones(0, bool))  # [S] key frames
     starts: Array = field(default_factory=lambda: np.ones(0, bool))  # [S] key frames with parameter sets
     breaks: Array = field(default_factory=lambda: np.zeros(0, bool))  # [S] packets before which one is missing
+    held: Array = field(default_factory=lambda: np.zeros(0, bool))  # [S] repeats a picture where there was none
     moved: int = 0  # packets that were recorded in another order than they were sent
     bytes: int = 0
     changes_to: tuple[int, int] | None = None  # a second size of its pictures
@@ -118,6 +119,9 @@ def pick_pictures(
     """
     order = np.arange(len(camera)) if track.order is None else track.order
     sound = np.array([number not in camera.faults for number in order.tolist()], bool)
+    real = sound & ~camera.held[order] if len(camera.held) else sound
+    is_empty = bool(sound.any()) and not real.any()
+    sound = sound if is_empty else real
     times, order = track.times[sound], order[sound]
     if not len(times):
         reason = next(iter(camera.faults.values()), "it has no pictures")
@@ -139,7 +143,7 @@ def pick_pictures(
         valid &= times[chosen] <= ticks
     if tolerance is not None:
         valid &= distance <= (to_limit_ns(tolerance) if ticks.dtype.kind == "i" else tolerance)
-    return Picks(order[chosen].astype(np.int64), valid)
+    return Picks(order[chosen].astype(np.int64), valid & (not is_empty))
 
 
 def describe_faults(counts: Mapping[str, int], totals: Mapping[str, int], reasons: Mapping[str, str]) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ from ridgeline.errors import InputError, MissingExtra
 from ridgeline.trajectory.cameras import Camera, Take
 from ridgeline.trajectory.pictures import DECODED, Picture, name_codec
 from ridgeline.trajectory.readers.images import ImageTopic
-from ridgeline.trajectory.readers.streams import ReadOptions, choose_topics, read_columns, report_left_out
+from ridgeline.trajectory.readers.streams import ReadOptions, choose_topics, read_column, read_columns, report_left_out
 from ridgeline.trajectory.stream import Array, EpisodeInfo, Stream
 from ridgeline.trajectory.videos import VideoReader
 
@@ -71,6 +72,7 @@ def read(path: Path, topics: Sequence[str] | None = None, options: ReadOptions |
     chosen_images = [n for n in stored if n in chosen_features] if options.add_camera is not None else []
     images = _index_images(path, files, chosen_images)
     take_images = partial(_take_images, path, files)
+    held = _read_held(table, [*videos, *stored])
     for episode in np.unique(episodes).tolist():
         rows = np.flatnonzero(episodes == episode)
         times = _exact_times(stamps[rows], None if frames is None else frames[rows], info.get("fps"))
@@ -84,23 +86,34 @@ def read(path: Path, topics: Sequence[str] | None = None, options: ReadOptions |
         if options.add_camera is not None:
             for name in videos:
                 if name in chosen_features:
-                    options.add_camera(_build_camera(name, known[name], times, str(episode), take))
+                    options.add_camera(_build_camera(name, known[name], times, str(episode), take, held[name][rows]))
             for name in chosen_images:
                 key = f"{episode}/{name}"
                 camera = images[key].build_camera(times, take_images, episode=str(episode), key=key)
                 if camera is not None:
-                    options.add_camera(camera)
+                    options.add_camera(replace(camera, held=held[name][rows]))
     return streams
 
 
-def _build_camera(name: str, feature: Mapping[str, Any], times: Array, episode: str, take: Take) -> Camera:
+def _read_held(table: Any, names: Sequence[str]) -> dict[str, Array]:
+    """Return the rows of each camera whose frame is not one of that moment, as `NAME.valid` says."""
+    out = {name: np.zeros(table.num_rows, bool) for name in names}
+    for name in names:
+        column = read_column(table.column(f"{name}.valid")) if f"{name}.valid" in table.column_names else ""
+        if not isinstance(column, str) and column[0].size == table.num_rows:
+            values, known = column
+            out[name] = ~values.reshape(-1).astype(bool) & (True if known is None else known)
+    return out
+
+
+def _build_camera(name: str, feature: Mapping[str, Any], times: Array, episode: str, take: Take, held: Array) -> Camera:
     shape = [int(n) for n in feature.get("shape", (0, 0, 0))]
     names = feature.get("names") or ()
     height, width = (shape[1], shape[2]) if list(names)[:1] == ["channels"] else (shape[0], shape[1])
     about = feature.get("info") or feature.get("video_info") or {}
     return Camera(
         name, times, str(about.get("video.codec", "video")), width, height, episode=episode, take=take,
-        key=f"{episode}/{name}", decoded=True,
+        key=f"{episode}/{name}", decoded=True, held=held,
     )  # fmt: skip
 
 
