@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import random
 from fractions import Fraction
+from pathlib import Path
 
 import av
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.trajectory import camera_recordings as cams
 from tests.trajectory.camera_recordings import draw
 
+from ridgeline.trajectory import readers
+from ridgeline.trajectory.media import PictureDecoder
 from ridgeline.trajectory.packets import (
     NumberReader,
     are_regular,
@@ -20,6 +26,7 @@ from ridgeline.trajectory.packets import (
     find_missing,
     sort_packets,
 )
+from ridgeline.trajectory.videos import to_rgb
 
 
 def encode(parameters: str, layout: str = "yuv420p", count: int = 40) -> list[bytes]:
@@ -78,6 +85,51 @@ def test_damaged_packets_give_numbers_or_none(data: bytes):
     for head in (b"\0\0\1\x67", b"\0\0\1\x65", b"\0\0\1\x41"):
         for picture in reader.read(head + data):
             assert 0 <= picture.number < picture.limit
+
+
+def spoil(items: list[cams.Message], rng: random.Random) -> list[cams.Message]:
+    """Drop packets, exchange two, record one twice, or cut one off."""
+    out = list(items)
+    for _ in range(rng.randrange(1, 4)):
+        how, i = rng.randrange(4), rng.randrange(len(out) - 6)
+        if how == 0:
+            del out[i : i + rng.randrange(1, 4)]
+        elif how == 1:
+            a, b = out[i], out[j := i + rng.randrange(1, 4)]
+            out[i], out[j] = (a[0], *b[1:]), (b[0], *a[1:])
+        elif how == 2:
+            out.insert(i + 1, (out[i][0] + 1000, *out[i][1:]))
+        else:
+            fields = out[i][4]
+            out[i] = (*out[i][:4], {**fields, "data": fields["data"][: len(fields["data"]) // 2]})
+    return out
+
+
+@pytest.mark.parametrize(
+    ("encoder", "codec", "form"),
+    [("libx264", "h264", "h264"), ("libx265", "h265", "hevc"), ("libsvtav1", "av1", "obu")],
+)
+def test_no_frame_of_a_spoilt_video_is_wrong(tmp_path: Path, encoder: str, codec: str, form: str):
+    """Each frame that comes out has the pixels of the frame that was sent with its stamp."""
+    convert = av.video.reformatter.VideoReformatter()
+    units = cams.encode_video(40, encoder, gop=10)
+    with av.open(io.BytesIO(b"".join(units)), format=form) as source:
+        sent = [to_rgb(frame, convert).copy() for frame in source.decode(video=0)]
+    items = cams.video_messages(units, codec)
+    numbers = {stamp: number for number, (_, stamp, *_) in enumerate(items)}
+    frames = 0
+    for seed in range(12):
+        spoilt = spoil(items, random.Random(seed))
+        path = cams.mcap(tmp_path / "v.mcap", sorted(spoilt, key=lambda m: m[0]))
+        [camera] = readers.read_recording(path)[1]
+        decoder, out = PictureDecoder(camera), []
+        for _, number, picture in camera.take([camera.source]):
+            with contextlib.suppress(av.error.FFmpegError):
+                out += decoder.decode(number, picture)
+        for number, frame in [*out, *decoder.flush()]:
+            frames += 1
+            assert np.array_equal(to_rgb(frame, convert), sent[numbers[int(camera.times[number])]]), f"seed {seed}"
+    assert frames > 12 * 20
 
 
 def test_stamps_give_an_order_only_if_they_are_near_to_it():
