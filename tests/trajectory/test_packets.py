@@ -29,14 +29,16 @@ from ridgeline.trajectory.packets import (
 from ridgeline.trajectory.videos import to_rgb
 
 
-def encode(parameters: str, layout: str = "yuv420p", count: int = 40) -> list[bytes]:
+def encode(parameters: str, layout: str = "yuv420p", count: int = 40, scene: int = 1000) -> list[bytes]:
+    """Return the packets of a video in which everything changes after `scene` frames, each time."""
     with av.open(io.BytesIO(), "w", format="h264") as out:
         stream = out.add_stream("libx264", rate=30)
         stream.width, stream.height, stream.pix_fmt = 96, 64, layout
         stream.options = {"preset": "medium", "x264-params": f"repeat-headers=1:keyint=25:scenecut=0:{parameters}"}
         packets = []
         for i in range(count):
-            frame = av.VideoFrame.from_ndarray(np.repeat(draw(i)[..., None], 3, 2), format="rgb24")
+            noise = np.random.default_rng(i // scene).integers(-20, 20, (64, 96)).astype(np.uint8)
+            frame = av.VideoFrame.from_ndarray(np.repeat((draw(i) + noise)[..., None], 3, 2), format="rgb24")
             frame.pts, frame.time_base = i, Fraction(1, 30)
             packets += stream.encode(frame)
         return [bytes(p) for p in [*packets, *stream.encode(None)]]
@@ -66,6 +68,20 @@ def test_numbers_are_complete_and_show_a_missing_packet(parameters: str, layout:
         rest = [*numbers[:lost], *numbers[lost + 1 :]]
         if not numbers[lost][0].is_key and not numbers[lost + 1][0].is_key:
             assert find_breaks(rest)[lost : lost + 2].any()
+
+
+@pytest.mark.parametrize(("references", "lost"), [(1, 5), (2, 35)])
+def test_frames_are_sound_again_from_one_that_needs_none_before(tmp_path: Path, references: int, lost: int):
+    """Encoders on robots often write key frames rarely, and frames without prediction between them."""
+    units = encode(f"bframes=0:keyint=400:min-keyint=200:scenecut=40:ref={references}", scene=10)
+    items = cams.video_messages(units)
+    del items[4]
+    [camera] = readers.read_recording(cams.mcap(tmp_path / "v.mcap", items))[1]
+    assert np.flatnonzero(camera.keys).tolist() == [0]
+    decoder = PictureDecoder(camera)
+    out = [n for _, i, picture in camera.take([camera.source]) for n, _ in decoder.decode(i, picture)]
+    out += [n for n, _ in decoder.flush()]
+    assert len(out) == 39 - lost
 
 
 def test_as_many_missing_packets_as_there_are_numbers_are_a_gap_of_stamps():

@@ -41,6 +41,7 @@ class Camera:
     starts: Array = field(default_factory=lambda: np.ones(0, bool))  # [S] key frames with parameter sets
     breaks: Array = field(default_factory=lambda: np.zeros(0, bool))  # [S] packets before which one is missing
     held: Array = field(default_factory=lambda: np.zeros(0, bool))  # [S] repeats a picture where there was none
+    fresh: Array = field(default_factory=lambda: np.zeros(0, bool))  # [S] packets that need none before, as key frames
     moved: int = 0  # packets that were recorded in another order than they were sent
     bytes: int = 0
     changes_to: tuple[int, int] | None = None  # a second size of its pictures

@@ -239,7 +239,7 @@ class PictureDecoder:
         self._decoder: Any = None
         self._last = -1  # the frame of a video that came out last
         self._fed: int | None = None  # the packet of a video that went in last
-        self._waits = False  # for a key frame, because a packet is missing or damaged
+        self._waits = False  # for a packet that needs none before, because a packet is missing or damaged
         self.unsound: set[int] = set()  # frames of a video that were predicted from others than they should be
 
     def decode(self, number: int, picture: Picture) -> list[tuple[int, Any]]:
@@ -257,7 +257,7 @@ class PictureDecoder:
         """Note whether the frame of a packet is predicted from frames that are missing."""
         camera = self.camera
         is_missing = self._fed is not None and number != self._fed + 1
-        if camera.keys[number]:
+        if camera.fresh[number]:
             self._waits = False
         elif is_missing or (self._fed is not None and len(camera.breaks) and camera.breaks[number]):
             self._waits = True

@@ -8,7 +8,7 @@ and VP9 tell nothing, so a gap in their stamps counts as missing packets.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,7 +16,8 @@ from ridgeline.trajectory.pictures import find_units
 from ridgeline.trajectory.stream import Array
 
 MOST_PLACES = 256  # between the place of a packet in the recording and its place by its stamp; more is another clock
-_SLICES, _KEY_SLICE, _SEQUENCE, _RECOVERY = (1, 5), 5, 7, 6  # types of units, and of a message in a unit of type 6
+_SLICES, _KEY_SLICE, _SEQUENCE = (1, 5), 5, 7  # types of units
+_INTRA = 2  # type of a slice
 _HIGH_PROFILES = (100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135)
 _GAP = 1.5  # times the median step of stamps
 _HEAD = 64  # bytes of a slice that hold its number
@@ -30,30 +31,37 @@ class PictureNumber:
     limit: int  # numbers begin again at 0 before this
     is_reference: bool
     is_key: bool
+    is_fresh: bool  # neither this picture nor a later one is predicted from those before
 
 
 class NumberReader:
     """Reads the numbers of H.264 pictures; it remembers the parameters that slices depend on."""
 
     def __init__(self) -> None:
-        self._bits, self._has_planes, self._may_skip = 0, False, False
+        self._bits, self._has_planes, self._may_skip, self._references = 0, False, False, 0
 
     def read(self, data: bytes) -> tuple[PictureNumber, ...]:
         """Return the numbers of the pictures in a packet; empty if they are not known or not counted."""
-        out = []
+        out: list[PictureNumber] = []
         for kind, start, end in find_units(data, "h264"):
             try:
                 if kind == _SEQUENCE:
                     self._read_sequence(_Bits(data[start + 4 : end]))
                 elif kind in _SLICES and self._bits and not self._may_skip:
                     bits = _Bits(data[start + 4 : min(end, start + _HEAD)])
-                    if bits.read_number():  # not the first slice of a picture
+                    is_first = bits.read_number() == 0
+                    is_intra = bits.read_number() % 5 == _INTRA
+                    if not is_first:
+                        if out and not is_intra:
+                            out[-1] = replace(out[-1], is_fresh=out[-1].is_key)
                         continue
-                    bits.read_number()  # type
                     bits.read_number()  # parameters
                     bits.skip(2 if self._has_planes else 0)
                     is_reference = bool(data[start + 3] >> 5 & 3)
-                    out.append(PictureNumber(bits.read(self._bits), 1 << self._bits, is_reference, kind == _KEY_SLICE))
+                    is_key = kind == _KEY_SLICE
+                    is_fresh = is_key or (is_intra and is_reference and self._references == 1)
+                    number = bits.read(self._bits)
+                    out.append(PictureNumber(number, 1 << self._bits, is_reference, is_key, is_fresh))
             except IndexError:  # damaged
                 return ()
         return tuple(out)
@@ -83,7 +91,7 @@ class NumberReader:
                 bits.read_number()
             for _ in range(bits.read_number()):
                 bits.read_number()
-        bits.read_number()
+        self._references = bits.read_number()
         self._bits, self._has_planes, self._may_skip = count, has_planes, bool(bits.read(1))
 
 

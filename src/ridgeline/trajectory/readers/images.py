@@ -213,7 +213,8 @@ class ImageTopic:
                     moved=int(np.count_nonzero(order != np.arange(len(order)))),
                     take=partial(_take_in_order, camera.take, order),
                 )
-        return replace(camera, breaks=find_missing(camera.codec, numbers, times))
+        fresh = np.array([any(picture.is_fresh for picture in pictures) for pictures in numbers], bool)
+        return replace(camera, breaks=find_missing(camera.codec, numbers, times), fresh=camera.keys | fresh)
 
 
 def _take_in_order(take: Take, order: Array, topics: Collection[str]) -> Iterator[tuple[str, int, Picture]]:
