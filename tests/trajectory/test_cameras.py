@@ -832,7 +832,7 @@ def test_packets_recorded_out_of_order_are_decoded_as_they_were_sent(
     path = cams.mcap(tmp_path / "v.mcap", sorted([*items, *cams.joints(1.0)], key=lambda m: m[0]))
     (result,) = write(path, tmp_path / "set", cameras={"video": VIDEO}, hz=hz, stamps=stamps)
     assert (result.error, result.lost) == (None, {})
-    assert any("6 of its 30 packets were recorded in another order" in note for note in result.notes)
+    assert any("6 of its packets were recorded in another order" in note for note in result.notes)
     assert any("copied" in note for note in result.notes) == (hz == 30)
     pictures = [p for _, p in read_video(tmp_path / "set", "video")]
     numbers = [read_number(p) for p in pictures]

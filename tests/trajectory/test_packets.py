@@ -148,6 +148,19 @@ def test_no_frame_of_a_spoilt_video_is_wrong(tmp_path: Path, encoder: str, codec
     assert frames > 12 * 20
 
 
+def test_packets_that_were_recorded_twice_are_read_once(tmp_path: Path):
+    items = cams.video_messages(encode("bframes=0"))
+    twice = sorted([*items, *((log + 1000, *rest) for log, *rest in items[10:20])], key=lambda m: m[0])
+    notes: list[str] = []
+    options = readers.ReadOptions(report=notes.append)
+    [camera] = readers.read_recording(cams.mcap(tmp_path / "v.mcap", twice), None, options)[1]
+    assert notes == [f"{cams.VIDEO}: 10 of its packets were recorded twice; one of each is read."]
+    assert camera.times.tolist() == [stamp for _, stamp, *_ in items]
+    data = [bytes(picture.data) for _, _, picture in camera.take([camera.source])]
+    assert data == [fields["data"] for *_, fields in items]
+    assert not camera.breaks.any()
+
+
 def test_stamps_give_an_order_only_if_they_are_near_to_it():
     stamps = np.arange(600) * 100
     assert sort_packets(stamps) is None

@@ -43,6 +43,7 @@ class Camera:
     held: Array = field(default_factory=lambda: np.zeros(0, bool))  # [S] repeats a picture where there was none
     fresh: Array = field(default_factory=lambda: np.zeros(0, bool))  # [S] packets that need none before, as key frames
     moved: int = 0  # packets that were recorded in another order than they were sent
+    repeated: int = 0  # packets that were recorded once more, and are left out
     bytes: int = 0
     changes_to: tuple[int, int] | None = None  # a second size of its pictures
     episode: str = ""

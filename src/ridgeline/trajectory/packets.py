@@ -31,6 +31,7 @@ class PictureNumber:
     limit: int  # numbers begin again at 0 before this
     is_reference: bool
     is_key: bool
+    is_frame: bool  # and not one of two fields that share a number, perhaps
     is_fresh: bool  # neither this picture nor a later one is predicted from those before
 
 
@@ -38,7 +39,7 @@ class NumberReader:
     """Reads the numbers of H.264 pictures; it remembers the parameters that slices depend on."""
 
     def __init__(self) -> None:
-        self._bits, self._has_planes, self._may_skip, self._references = 0, False, False, 0
+        self._bits, self._has_planes, self._may_skip, self._references, self._has_fields = 0, False, False, 0, False
 
     def read(self, data: bytes) -> tuple[PictureNumber, ...]:
         """Return the numbers of the pictures in a packet; empty if they are not known or not counted."""
@@ -61,7 +62,8 @@ class NumberReader:
                     is_key = kind == _KEY_SLICE
                     is_fresh = is_key or (is_intra and is_reference and self._references == 1)
                     number = bits.read(self._bits)
-                    out.append(PictureNumber(number, 1 << self._bits, is_reference, is_key, is_fresh))
+                    is_frame = not self._has_fields
+                    out.append(PictureNumber(number, 1 << self._bits, is_reference, is_key, is_frame, is_fresh))
             except IndexError:  # damaged
                 return ()
         return tuple(out)
@@ -92,7 +94,11 @@ class NumberReader:
             for _ in range(bits.read_number()):
                 bits.read_number()
         self._references = bits.read_number()
-        self._bits, self._has_planes, self._may_skip = count, has_planes, bool(bits.read(1))
+        may_skip = bool(bits.read(1))
+        bits.read_number()  # width
+        bits.read_number()  # height
+        self._bits, self._has_planes, self._may_skip = count, has_planes, may_skip
+        self._has_fields = not bits.read(1)
 
 
 def _skip_scaling(bits: _Bits, size: int) -> None:
@@ -137,9 +143,10 @@ def find_breaks(numbers: Sequence[tuple[PictureNumber, ...]]) -> Array:
     last: int | None = None  # number of the last reference picture
     for i, pictures in enumerate(numbers):
         for picture in pictures:
-            expected = None if last is None else (last, (last + 1) % picture.limit)
-            if not picture.is_key and expected is not None and picture.number not in expected:
-                out[i] = True
+            if last is not None and not picture.is_key:
+                # The second of two fields repeats a number; so does a packet that was recorded twice.
+                repeats = picture.number == last and (picture.is_reference or not picture.is_frame)
+                out[i] |= not repeats and picture.number != (last + 1) % picture.limit
             if picture.is_reference:
                 last = picture.number
     return out

@@ -70,6 +70,7 @@ class ImageTopic:
         self._parameters: list[bool] = []
         self._numbers: list[tuple[PictureNumber, ...]] = []  # of the pictures of H.264
         self._number_reader = NumberReader()
+        self._hashes: list[int] = []  # of the packets of a video; 0 of others
         self._first: Picture | None = None  # the first one with which a decoder of a video can start
         self._codecs: Counter[str] = Counter()
         self._depths = 0
@@ -107,9 +108,11 @@ class ImageTopic:
         self._keys.append(look.key)
         self._parameters.append(look.parameters)
         self._codecs[picture.codec] += 1
-        self._numbers.append(self._number_reader.read(bytes(picture.data)) if picture.codec == "h264" else ())
-        if picture.codec in VIDEO_CODECS and self._first is None and look.key and look.parameters:
-            self._first = replace(picture, data=bytes(picture.data))
+        data = bytes(picture.data) if picture.codec in VIDEO_CODECS else b""
+        self._numbers.append(self._number_reader.read(data) if picture.codec == "h264" else ())
+        self._hashes.append(hash(data) if data else 0)
+        if data and self._first is None and look.key and look.parameters:
+            self._first = replace(picture, data=data)
         self._depths += look.depth
         self._bytes += len(picture.data)
         if look.fault:
@@ -126,6 +129,7 @@ class ImageTopic:
         self._keys.append(False)
         self._parameters.append(False)
         self._numbers.append(())
+        self._hashes.append(0)
         self._faults[number] = fault
 
     def __len__(self) -> int:
@@ -187,42 +191,63 @@ class ImageTopic:
     def _order_packets(self, camera: Camera, reorders: bool) -> Camera:
         """Return a camera with its packets in the order in which they were sent, and the places where some are missing.
 
-        A recorder may write packets in another order than they were sent. Their stamps tell the order, unless they are
-        those of the pictures of a video with B-frames, or the clock was set back.
+        A recorder may write packets in another order than they were sent, or twice. Their stamps tell the order, unless
+        they are those of the pictures of a video with B-frames, or the clock was set back.
         """
-        stamps = self.stamped
+        order = self._find_order(camera.codec, reorders)
+        moved = int(np.count_nonzero(order != np.arange(len(order))))
+        times = np.sort(camera.times) if moved else camera.times
+        kept = self._find_first_copies(order)
+        order, times = order[kept], times[kept]
+        numbers = [self._numbers[i] for i in order]
+        ranks = {int(number): rank for rank, number in enumerate(order)}
+        keys = camera.keys[order]
+        return replace(
+            camera,
+            times=times,
+            faults={ranks[i]: fault for i, fault in camera.faults.items() if i in ranks},
+            keys=keys,
+            starts=camera.starts[order],
+            breaks=find_missing(camera.codec, numbers, times),
+            fresh=keys | np.array([any(picture.is_fresh for picture in pictures) for pictures in numbers], bool),
+            moved=moved,
+            repeated=int(np.count_nonzero(~kept)),
+            take=camera.take if not moved and kept.all() else partial(_take_in_order, camera.take, order),
+        )
+
+    def _find_order(self, codec: str, reorders: bool) -> Array:
+        """Return the packets in the order in which they were sent."""
+        recorded, stamps, numbers = np.arange(len(self)), self.stamped, self._numbers
         order = sort_packets(stamps) if stamps is not None else None
-        numbers, times = self._numbers, camera.times
-        if order is not None and stamps is not None:
+        if order is None or stamps is None:
+            return recorded
+        if any(numbers):
             ordered = [numbers[i] for i in order]
-            if any(numbers):
-                sent = int(find_breaks(ordered).sum()) < int(find_breaks(numbers).sum())
-            elif camera.codec in ("h264", "h265"):
-                sent = not reorders
-            else:  # each packet shows one picture
-                sent = are_regular(stamps[order])
-            if sent:
-                ranks = np.argsort(order)
-                numbers, times = ordered, np.sort(times)
-                camera = replace(
-                    camera,
-                    times=times,
-                    faults={int(ranks[i]): fault for i, fault in camera.faults.items()},
-                    keys=camera.keys[order],
-                    starts=camera.starts[order],
-                    moved=int(np.count_nonzero(order != np.arange(len(order)))),
-                    take=partial(_take_in_order, camera.take, order),
-                )
-        fresh = np.array([any(picture.is_fresh for picture in pictures) for pictures in numbers], bool)
-        return replace(camera, breaks=find_missing(camera.codec, numbers, times), fresh=camera.keys | fresh)
+            is_sent = int(find_breaks(ordered).sum()) < int(find_breaks(numbers).sum())
+        elif codec in ("h264", "h265"):
+            is_sent = not reorders
+        else:  # each packet shows one picture
+            is_sent = are_regular(stamps[order])
+        return order if is_sent else recorded
+
+    def _find_first_copies(self, order: Array) -> Array:
+        """Return which packets, in their order, are not the packet before once more."""
+        stamps = self.stamped
+        if stamps is None:
+            return np.ones(len(order), bool)
+        hashes = np.array(self._hashes, np.int64)[order]
+        same = (np.diff(stamps[order]) == 0) & (np.diff(hashes) == 0) & (hashes[1:] != 0)
+        return np.concatenate([np.ones(1, bool), ~same])
 
 
 def _take_in_order(take: Take, order: Array, topics: Collection[str]) -> Iterator[tuple[str, int, Picture]]:
-    """Iterate over the packets of one camera in an order; those that come too early wait."""
-    ranks, needed = np.argsort(order), np.maximum.accumulate(order)
+    """Iterate over packets of one camera in an order; those that come too early wait, others are left out."""
+    ranks = {int(number): rank for rank, number in enumerate(order)}
+    needed = np.maximum.accumulate(order)
     waiting: list[tuple[int, str, Picture]] = []
     for source, number, picture in take(topics):
-        heappush(waiting, (int(ranks[number]), source, picture))
+        if number in ranks:
+            heappush(waiting, (ranks[number], source, picture))
         while waiting and needed[waiting[0][0]] <= number:  # all that come before it were read
             rank, name, first = heappop(waiting)
             yield name, rank, first

@@ -268,9 +268,11 @@ def build_message_streams(
             report_left_out(options, name, {"": f"none of its {len(cameras[name])} messages holds a picture"})
         elif options.add_camera is not None:
             options.add_camera(camera)
+            if camera.repeated:
+                options.report(f"{name}: {camera.repeated} of its packets were recorded twice; one of each is read.")
             if camera.moved:
                 options.report(
-                    f"{name}: {camera.moved} of its {len(camera)} packets were recorded in another order than they "
+                    f"{name}: {camera.moved} of its packets were recorded in another order than they "
                     "were sent; they are read in the order of their stamps."
                 )
     for name in options.marks & times.keys():
