@@ -24,8 +24,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ridgeline.errors import InputError, Locked
-from ridgeline.recommend import Change, Options, Recommender, ServedModel, create_app, demo
+from ridgeline.errors import InputError, Locked, RidgelineError
+from ridgeline.recommend import Change, Options, Recommender, ServedModel, ServedModels, create_app, demo
 from ridgeline.recommend.live import JOURNAL, MAX_TEXT_CHARS, Conflict, LiveData, NotFound, TooLarge, read_new_items
 from ridgeline.recommend.models import FoldIn
 from ridgeline.recommend.refits import refit
@@ -283,6 +283,23 @@ def test_a_fold_in_is_a_weighted_mean(users):
     np.testing.assert_allclose(scores, want, atol=1e-5)
 
 
+def test_a_known_item_with_a_new_text_describes_new_items_as_after_a_load(folder):
+    with without_encoder(Recommender.load(folder)) as live:
+        live.add_items([ROBOT, {**ROBOT, "id": "twin"}, {"id": "other", "title": "Something Else"}])
+        learnt = live.hybrid.ease.item_rows[0]
+        live.put_item({**ROBOT, "id": live.catalogue.ids[learnt]})
+        assert learnt in live.hybrid.ease.fold.neighbours[0], "its text is that of the new item now"
+        live.add_ratings([{"user": "fan", "item": "robot", "rating": 5}])
+        fold = live.hybrid.ease.fold
+    with Recommender.load(folder) as again:
+        loaded = again.hybrid.ease.fold
+        for row in fold.rows.tolist():
+            shares = [
+                dict(zip(f.neighbours[f.places[row]], f.weights[f.places[row]], strict=True)) for f in (fold, loaded)
+            ]
+            assert {k: v for k, v in shares[0].items() if v} == pytest.approx({k: v for k, v in shares[1].items() if v})
+
+
 def test_changes_of_many_threads_are_all_kept(folder):
     model = without_encoder(Recommender.load(folder))
     served = ServedModel("m", model)
@@ -311,6 +328,22 @@ def test_a_snapshot_does_not_change(folder):
     assert before.recommend(2, Options(200)) == answer
     assert "robot" in list_items(served.snapshot.recommend(2, Options(200)))
     served.close()
+
+
+def test_a_change_that_was_called_off_in_time_does_nothing_and_the_others_count(folder):
+    served = ServedModels([ServedModel("m", without_encoder(Recommender.load(folder)))])
+    with served.first.writing:  # the first group waits here, and what follows is the second one
+        first = served.submit(Change("add_items", [{"id": "a", "title": "A"}]))
+        while not first.running():
+            time.sleep(0.001)
+        others = [served.submit(Change("add_items", [{"id": key, "title": key}])) for key in "bc"]
+        assert others[0].cancel()
+    served.close()
+    assert first.result() == others[1].result() == {"added": 1}, "close waits for them"
+    with pytest.raises(RidgelineError, match="the server stops"):
+        served.submit(Change("add_items", [{"id": "d", "title": "D"}]))
+    with Recommender.load(folder) as again:
+        assert [key in again._rows_of_items() for key in "abcd"] == [True, False, True, False]
 
 
 def test_a_service_answers_with_what_another_process_adds(folder):
@@ -416,6 +449,30 @@ def test_the_service_takes_items_and_ratings(folder):
             assert [a.status_code for a in answers] == [status] * len(answers)
             assert all(set(a.json()) == {"error"} for a in answers)
         assert c.get("/api/items/ok").status_code == 404
+
+
+@pytest.mark.parametrize("path", ["/api/items", "/api/ratings"])
+def test_a_change_without_asgi_gets_the_answer_that_asgi_gives(folder, path):
+    values = {"/api/items": {"id": "n", "title": "N"}, "/api/ratings": {"user": 1, "item": 2, "rating": 5}}[path]
+    name = path.removeprefix("/api/")
+    wrong = [b"{", b"[]", b"{}", json.dumps({name: [{**values, "more": 1}]}).encode(), b'{"a": "\\ud800"}']
+    bodies = [*wrong, json.dumps({name: [values]}).encode()]
+    answers = {}
+    for rate in (None, 1e6):  # with a limit of requests, ASGI answers
+        shutil.copytree(folder, copied := folder.with_name(f"model {rate}"))
+        with (
+            without_encoder(Recommender.load(copied)) as model,
+            run_in_background(create_app(model, rate=rate)) as url,
+            httpx.Client(base_url=url) as client,
+        ):
+            answers[rate] = [
+                (a.status_code, a.text, a.headers["content-type"])
+                for a in (client.post(path, content=b) for b in bodies)
+            ]
+            count = f'requests_total{{path="{path}",status="400"}} {len(wrong)}.0'
+            assert count in client.get("/metrics").text
+    assert answers[None] == answers[1e6]
+    assert [status for status, _, _ in answers[None]] == [400] * len(wrong) + [201]
 
 
 def test_a_file_of_items_is_read_whole_or_refused_by_line(tmp_path):

@@ -140,6 +140,7 @@ class LiveData:
         self._learnt_keys = {self._keys[row] for row in model.hybrid.ease.item_rows.tolist()}
         self.ratings: dict[int, dict[str, tuple[float, int]]] = {}  # by user row and item; replaced, never changed
         self._fans: dict[str, dict[int, None]] = {}  # users who like an item that is not learnt, oldest first
+        self._near_texts: dict[int, tuple[Ints, Floats]] = {}  # learnt items with the nearest texts, by row
         self._fold_at: dict[int, int] = {}  # row → place in the fold-in
         self._fold = [
             GrowingArray(np.zeros(0, np.int64)),
@@ -329,10 +330,13 @@ class LiveData:
     def apply(self, lines: Iterable[Line]) -> None:
         """Apply lines of the journal, in order; a line that was applied before changes nothing."""
         dirty: dict[str, None] = {}
+        new_texts: dict[int, None] = {}  # rows of learnt items
         for line in lines:
             op = line["op"]
             if op == "item":
-                self._put_item(line)
+                place = self._put_item(line)
+                if self._learns(place):
+                    new_texts[place] = None
                 dirty[line["id"]] = None
             elif op == "remove item":
                 row = self.item_rows.get(line["id"])
@@ -342,9 +346,11 @@ class LiveData:
                 self._put_rating(line, dirty)
             else:
                 raise StoreError(f"the journal of this model has the entry '{op}'; use the version that wrote it.")
+        dirty |= dict.fromkeys(self._forget_near_texts(list(new_texts)))
         self._fold_items([key for key in dirty if key in self.item_rows])
 
-    def _put_item(self, line: Line) -> None:
+    def _put_item(self, line: Line) -> int:
+        """Add or change an item; return its row."""
         key, genres = line["id"], tuple(line["genres"])
         vector = np.frombuffer(base64.b64decode(line["vector"]), np.float32)
         if len(vector) != self._vectors.data.shape[1]:
@@ -380,8 +386,10 @@ class LiveData:
             self._years.data[row] = line["year"]
             self._vectors.data[row], self._centred.data[row] = vector, centred[0]
             self.changed.add(row)
+            self._near_texts.pop(row, None)
         for name in _title_keys(line["title"]):
             self.new_titles[name] = row
+        return row
 
     def _put_rating(self, line: Line, dirty: dict[str, None]) -> None:
         name, key = line["user"], line["item"]
@@ -417,20 +425,39 @@ class LiveData:
         rows = [row for row in (self.item_rows[key] for key in keys) if not self._learns(row)]
         if not rows or not self._is_learnt.any():
             return
-        fitted = self.fitted_items
+        self._find_near_texts([row for row in rows if row not in self._near_texts])
+        for row in rows:
+            self._fold_item(row, *self._near_texts[row])
+
+    def _find_near_texts(self, rows: Sequence[int]) -> None:
+        """Find the learnt items with the nearest texts; they stay the same while ratings arrive."""
+        fitted, count = self.fitted_items, min(TEXT_NEIGHBOURS, int(self._is_learnt.sum()))
         for first in range(0, len(rows), 64):
             block = np.array(rows[first : first + 64])
             similarities = np.empty((len(block), fitted), np.float32)
             dot_few(self._centred.data[block], self._centred.data[:fitted], similarities)
             similarities[:, ~self._is_learnt] = -np.inf
-            count = min(TEXT_NEIGHBOURS, int(self._is_learnt.sum()))
             best = np.argpartition(similarities, -count, axis=1)[:, -count:]
-            for row, items, likeness in zip(
-                block.tolist(), best, np.take_along_axis(similarities, best, 1), strict=True
-            ):
-                self._fold_item(row, items, np.maximum(likeness, 0))
+            likeness = np.take_along_axis(similarities, best, 1)
+            self._near_texts |= dict(zip(block.tolist(), zip(best, likeness, strict=True), strict=True))
 
-    def _fold_item(self, row: int, text_items: Ints, likeness: Floats) -> None:
+    def _forget_near_texts(self, changed: Sequence[int]) -> list[str]:
+        """Forget the nearest texts of the items for which learnt items with a new text may be nearer, or no longer
+        near; return the ids of these items."""
+        rows = np.array(list(self._near_texts), np.int64)
+        if not changed or not len(rows):
+            return []
+        near = np.array([items for items, _ in self._near_texts.values()])
+        least = np.array([likeness.min() for _, likeness in self._near_texts.values()])
+        similarities = np.empty((len(changed), len(rows)), np.float32)
+        dot_few(self._centred.data[np.array(changed)], self._centred.data[rows], similarities)
+        affected = np.isin(near, changed).any(1) | (similarities.max(0) >= least)
+        for row in rows[affected].tolist():
+            del self._near_texts[row]
+        return [self._keys[row] for row in rows[affected].tolist()]
+
+    def _fold_item(self, row: int, text_items: Ints, similarity: Floats) -> None:
+        likeness = np.maximum(similarity, 0)
         shares: dict[int, float] = {}
         fans = list(self._fans.get(self._keys[row], {}))[-MAX_FANS:]
         for user in fans:
