@@ -1,8 +1,8 @@
 """The models of a server: each answers from a snapshot, and all take the same changes.
 
-Readers take `model.snapshot` once per request. Changes that arrive together are encoded in one batch, stored with one
-write and acknowledged together; then the next request sees a new snapshot. A refit runs in a process of its own, and
-replaces the model when it is complete; no request waits for it.
+Readers take `model.snapshot` once per request. One thread takes all changes that wait: it encodes them in one batch,
+stores them with one write and acknowledges them together; then the next request sees a new snapshot. A refit runs in a
+process of its own, and replaces the model when it is complete; no request waits for it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 import subprocess
 import sys
 import threading
@@ -39,6 +40,7 @@ STOP_S = 10.0  # for a refit to end when the server stops
 MAX_PREPARED, MIN_PREPARED_LIKES = 500, 128  # users whose lists are made at the start, and their likes
 MAX_PREPARE_S = 2.0
 GROUP_S = 0.05  # between the starts of two groups of changes, if many arrive
+WRITER_NICE = 10  # added to the nice value of the thread that writes
 MAX_LISTS = 100_000  # users whose last list is kept, to count the likes that follow
 _LISTED = 200  # items of a list that are kept
 _log = logging.getLogger("ridgeline.recommend")
@@ -184,9 +186,11 @@ class ServedModels:
         """
         self.models = {model.name: model for model in models}
         self._shares = list(shares) or [100] + [0] * (len(models) - 1)
-        self._mutex, self._writing = threading.Lock(), threading.Lock()
+        self._mutex = threading.Lock()
         self._waiting: list[tuple[Change, Future[Result]]] = []
-        self._is_busy, self._last_group_s = False, 0.0  # whether the last group had several changes, and its start
+        self._arrived = threading.Condition(self._mutex)
+        self._writer: threading.Thread | None = None  # from the first change until `close`
+        self._is_closed = False
         self._log = None if log is None else _open_log(log)
 
     @property
@@ -223,31 +227,55 @@ class ServedModels:
         self._write_log({"user": user, "model": model.name, "version": model.version, "items": list(items)})
 
     def write(self, change: Change) -> Result:
-        """Apply a change to every model, with all others that wait; return when it is on the disk of all of them.
+        """Apply a change to every model; return when it is on the disk of all of them."""
+        return self.submit(change).result()
+
+    def submit(self, change: Change) -> Future[Result]:
+        """Apply a change to every model, with all others that wait; the result comes when it is on all disks.
 
         The first model decides what is refused. The other ones store a change before the first does. So if the process
         dies in between, the change was not acknowledged, and sending it again brings it to all.
         """
-        mine: Future[Result] = Future()
+        future: Future[Result] = Future()
         with self._mutex:
-            self._waiting.append((change, mine))
-        with self._writing:
-            if not mine.done():
-                self._write_waiting()
-        return mine.result()
+            if self._is_closed:
+                raise RidgelineError("the server stops, so it takes no more changes; send them again later.")
+            self._waiting.append((change, future))
+            if self._writer is None:
+                self._writer = threading.Thread(target=self._write_groups, name="changes", daemon=True)
+                self._writer.start()
+            self._arrived.notify()
+        return future
 
     def close(self) -> None:
+        """Write the changes that wait, then free the journals."""
+        with self._mutex:
+            self._is_closed = True
+            self._arrived.notify()
+        if self._writer is not None:
+            self._writer.join()
         for model in self.models.values():
             model.close()
         if self._log is not None:
             self._log.close()
 
-    def _write_waiting(self) -> None:
-        if self._is_busy:  # with many writers, larger groups: a text encoded alone takes twice the CPU time
-            time.sleep(max(0.0, self._last_group_s + GROUP_S - time.monotonic()))
-        with self._mutex:
-            group, self._waiting = self._waiting, []
-        self._is_busy, self._last_group_s = len(group) > 1, time.monotonic()
+    def _write_groups(self) -> None:
+        thread = threading.get_native_id()  # lists and searches come first: encoding takes most of a change's time
+        os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + WRITER_NICE)
+        is_busy, last_s = False, 0.0  # whether the last group had several changes, and its start
+        while True:
+            with self._mutex:
+                self._arrived.wait_for(lambda: self._waiting or self._is_closed)
+                if not self._waiting:
+                    return
+            if is_busy:  # with many writers, larger groups: a text encoded alone takes twice the CPU time
+                time.sleep(max(0.0, last_s + GROUP_S - time.monotonic()))
+            with self._mutex:
+                group, self._waiting = self._waiting, []
+            is_busy, last_s = len(group) > 1, time.monotonic()
+            self._write_group([entry for entry in group if entry[1].set_running_or_notify_cancel()])
+
+    def _write_group(self, group: Sequence[tuple[Change, Future[Result]]]) -> None:
         try:
             with self.first.writing:
                 results, lines = self.first.check([change for change, _ in group])
