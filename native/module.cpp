@@ -4,6 +4,9 @@
 #include "bind.hpp"
 
 NB_MODULE(native, m) {
+#ifdef NDEBUG
+  nanobind::set_leak_warnings(false); // what a daemon thread still holds when the process ends is no leak
+#endif
   m.doc() = "The CPU's hot loops, chosen for this CPU's instruction set at run time.";
   ridgeline::bind_threads(m);
   ridgeline::bind_memory(m);

@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "released_gil.hpp"
 #include "serve/base64.hpp"
 
 namespace nb = nanobind;
@@ -158,7 +159,7 @@ private:
     for (Span rest = data; count_ <= most && read_field(rest, field);) {
       if (field.number != 2 || field.wire != 2) continue;
       records.append(make_record(field.bytes));
-      if (++count_ % kTurn == 0) nb::gil_scoped_release turn;
+      if (++count_ % kTurn == 0) ReleasedGil turn;
     }
     if (records.size() > 0) groups.append(nb::make_tuple(resource, scope, records)); // a body may be millions of empty groups
   }

@@ -20,6 +20,7 @@
 #include "bind.hpp"
 #include "collective/collective.hpp"
 #include "collective/xla_calls.hpp"
+#include "released_gil.hpp"
 #include "transport/datagram.hpp"
 #include "transport/network.hpp"
 #include "transport/ucx.hpp"
@@ -283,7 +284,7 @@ void bind_collective(nb::module_ &m) {
     std::vector<const void *> sources;
     for (std::uint64_t address : from) sources.push_back(at(address));
     const ReduceLoops loops = reduce_loops(chosen_isa());
-    nb::gil_scoped_release release;
+    ReleasedGil release;
     loops.reduce(at(to), sources.data(), int(sources.size()), count, Number(type), Combine(how));
   }, "to"_a, "sources"_a, "count"_a, "type"_a, "how"_a, "Run the loops of a reduction on addresses.");
   m.def("shared_stream_bytes", &shared_stream_bytes, "Bytes of the memory of one stream between two ranks of a host.");
@@ -311,7 +312,7 @@ void bind_collective(nb::module_ &m) {
         return {state.rtt_ns, state.retransmissions, state.strangers};
       }, "(round-trip time in ns, retransmissions, packets of strangers).");
   nb::class_<UcxWorker>(m, "UcxWorker", "This rank's end of all its streams over UCX.")
-      .def_static("make", &UcxWorker::make, "devices"_a = "", nb::call_guard<nb::gil_scoped_release>(),
+      .def_static("make", &UcxWorker::make, "devices"_a = "", nb::call_guard<ReleasedGil>(),
                   "devices: as in UCX_NET_DEVICES; raises RuntimeError if UCX cannot be used.")
       .def_prop_ro("address", [](UcxWorker &self) {
         const std::string address = self.address();
@@ -327,7 +328,7 @@ void bind_collective(nb::module_ &m) {
         new (self) Wire(namespaces, std::move(addresses), device, options);
       }, "namespaces"_a, "addresses"_a, "device"_a = "eth0", "delay"_a = 0.0, "loss"_a = 0.0, "twice"_a = 0.0, "late"_a = 0.0, "seed"_a = 0,
          "addresses: IPv4, as numbers; delay: seconds; the others: shares of packets. Raises RuntimeError.")
-      .def("end", &Wire::end, nb::call_guard<nb::gil_scoped_release>(), "End the thread and the devices.")
+      .def("end", &Wire::end, nb::call_guard<ReleasedGil>(), "End the thread and the devices.")
       .def_prop_ro("carried", &Wire::carried)
       .def_prop_ro("lost", &Wire::lost);
   nb::class_<Engine>(m, "RankEngine", "One rank's end of a communicator.")
@@ -446,7 +447,7 @@ void bind_collective(nb::module_ &m) {
            "me"_a, "links"_a, "small"_a, "crowded"_a, "ucx"_a.none() = nb::none(),
            "links: by rank (transport, control stream, lanes, memory of the lanes), all as files, which this object closes, keys, and "
            "the address of a worker.")
-      .def("end", [](NetworkEngine &self) { self.network.end(); }, nb::call_guard<nb::gil_scoped_release>(), "Close all streams.")
+      .def("end", [](NetworkEngine &self) { self.network.end(); }, nb::call_guard<ReleasedGil>(), "Close all streams.")
       .def("link_state", [](NetworkEngine &self, int rank) -> std::tuple<std::int64_t, std::uint64_t, std::uint64_t> {
         const StreamState state = self.network.state(rank);
         return {state.rtt_ns, state.retransmissions, state.strangers};

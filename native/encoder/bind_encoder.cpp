@@ -14,6 +14,7 @@
 #include "encoder/embedding.hpp"
 #include "encoder/float_encoder.hpp"
 #include "encoder/rows.hpp"
+#include "released_gil.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -143,14 +144,14 @@ void check_shapes(const FloatEncoder &stack, Ids ids, Offsets offsets, Rows rows
 
 template <class Encoder> void call(const Encoder &stack, Ids ids, Offsets offsets, Rows rows, int threads) {
   check_shapes(stack, ids, offsets, rows, ids.shape(0));
-  nb::gil_scoped_release release;
+  ReleasedGil release;
   encode(stack, ids.data(), offsets.data(), offsets.shape(0) - 1, threads, rows.data());
 }
 
 template <class Encoder> void encode_means(const Encoder &stack, Ids ids, Offsets offsets, Rows to, bool unit, int threads) {
   const std::size_t texts = offsets.shape(0) - 1;
   check_shapes(stack, ids, offsets, to, texts);
-  nb::gil_scoped_release release;
+  ReleasedGil release;
   std::vector<float> rows(ids.shape(0) * stack.hidden);
   encode(stack, ids.data(), offsets.data(), texts, threads, rows.data());
   mean_rows(rows.data(), offsets.data(), texts, stack.hidden, unit, to.data(), threads);

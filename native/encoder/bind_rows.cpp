@@ -7,6 +7,7 @@
 
 #include "bind.hpp"
 #include "encoder/rows.hpp"
+#include "released_gil.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -27,7 +28,7 @@ void scatter(Floats to, ConstNumbers rows, ConstFloats from, int threads) {
   for (std::size_t k = 0; k < rows.shape(0); ++k)
     if (rows.data()[k] < 0 || std::size_t(rows.data()[k]) >= to.shape(0))
       throw nb::index_error(("row " + std::to_string(rows.data()[k]) + " of " + std::to_string(to.shape(0))).c_str());
-  nb::gil_scoped_release release;
+  ReleasedGil release;
   scatter_rows(reinterpret_cast<std::byte *>(to.data()), rows.data(), rows.shape(0),
                reinterpret_cast<const std::byte *>(from.data()), to.shape(1) * sizeof(float), threads);
 }
@@ -40,7 +41,7 @@ void mean(ConstFloats rows, ConstNumbers offsets, Floats to, bool unit, int thre
     throw std::invalid_argument("offsets must run from 0 to the number of rows");
   for (std::size_t k = 0; k < texts; ++k)
     if (offsets.data()[k] > offsets.data()[k + 1]) throw std::invalid_argument("offsets must not decrease");
-  nb::gil_scoped_release release;
+  ReleasedGil release;
   mean_rows(rows.data(), offsets.data(), texts, rows.shape(1), unit, to.data(), threads);
 }
 
@@ -52,7 +53,7 @@ void sort_texts(ConstTokens ids, ConstNumbers offsets, Tokens packed, Numbers st
     throw std::invalid_argument("offsets must run from 0 to the number of ids");
   for (std::size_t k = 0; k < texts; ++k)
     if (offsets.data()[k] > offsets.data()[k + 1]) throw std::invalid_argument("offsets must not decrease");
-  nb::gil_scoped_release release;
+  ReleasedGil release;
   sort_by_length(ids.data(), offsets.data(), texts, packed.data(), starts.data(), order.data());
 }
 
@@ -64,7 +65,7 @@ void bind_rows(nb::module_ &m) {
   m.def("mean_rows", mean, "rows"_a.noconvert(), "offsets"_a.noconvert(), "to"_a.noconvert(), "unit"_a = false,
         "threads"_a = 1, "to[k] = the mean of rows[offsets[k]:offsets[k + 1]], float32, scaled to length 1 with `unit`; NaN for a text without rows.");
   m.def("touch_pages", [](Floats memory) {
-    nb::gil_scoped_release release;
+    ReleasedGil release;
     touch_pages(reinterpret_cast<std::byte *>(memory.data()), memory.size() * sizeof(float));
   }, "memory"_a.noconvert(), "Make the kernel map the pages of new memory now, not at the first write; the values stay.");
   m.def("sort_by_length", sort_texts, "ids"_a.noconvert(), "offsets"_a.noconvert(), "packed"_a.noconvert(),

@@ -10,6 +10,7 @@
 #include "bind.hpp"
 #include "ledger/canonical_json.hpp"
 #include "ledger/sha256.hpp"
+#include "released_gil.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -187,7 +188,7 @@ nb::bytes bundle_hashes(nb::bytes bundle, const std::string &engine) {
   if (bundle.size() < kReleaseGil) return make_bytes(hash_entries(bundle.c_str(), bundle.size(), compress));
   std::string hashes;
   {
-    nb::gil_scoped_release release;
+    ReleasedGil release;
     hashes = hash_entries(bundle.c_str(), bundle.size(), compress);
   }
   return make_bytes(hashes);
@@ -202,7 +203,7 @@ nb::bytes merkle_root(nb::bytes hashes, const std::string &engine) {
   if (hashes.size() < kReleaseGil) {
     tree_hash(compress, scratch.data(), scratch.size() / 32, root);
   } else {
-    nb::gil_scoped_release release;
+    ReleasedGil release;
     tree_hash(compress, scratch.data(), scratch.size() / 32, root);
   }
   return nb::bytes(reinterpret_cast<const char *>(root), 32);
@@ -246,7 +247,7 @@ nb::tuple encode_events(nb::object events, std::int64_t now, bool internal) {
   if (bundle.size() < kReleaseGil) {
     hashes = hash_entries(bundle.data(), bundle.size(), compress);
   } else {
-    nb::gil_scoped_release release;
+    ReleasedGil release;
     hashes = hash_entries(bundle.data(), bundle.size(), compress);
   }
   return nb::make_tuple(make_bytes(bundle), make_bytes(hashes), large);

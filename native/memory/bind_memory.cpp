@@ -6,6 +6,7 @@
 
 #include "bind.hpp"
 #include "memory/bandwidth.hpp"
+#include "released_gil.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -28,18 +29,18 @@ void check_equal_lengths(std::size_t a, std::size_t b) {
 void bind_memory(nb::module_ &m) {
   m.def("read", [](ConstBytes source, const std::string &isa) {
     const auto loops = bandwidth_loops(parse_isa(isa));
-    nb::gil_scoped_release release;
+    ReleasedGil release;
     return loops.read(source.data(), source.size());
   }, "source"_a.noconvert(), "isa"_a = "", "Exclusive-or of the 64-bit words of `source` [bytes].");
   m.def("write", [](Bytes target, std::uint64_t word, bool streaming, const std::string &isa) {
     const auto loops = bandwidth_loops(parse_isa(isa));
-    nb::gil_scoped_release release;
+    ReleasedGil release;
     loops.write(target.data(), word, target.size(), streaming);
   }, "target"_a.noconvert(), "word"_a, "streaming"_a = false, "isa"_a = "", "Fill `target` [bytes] with a 64-bit word.");
   m.def("copy", [](Bytes target, ConstBytes source, bool streaming, const std::string &isa) {
     check_equal_lengths(target.size(), source.size());
     const auto loops = bandwidth_loops(parse_isa(isa));
-    nb::gil_scoped_release release;
+    ReleasedGil release;
     loops.copy(target.data(), source.data(), target.size(), streaming);
   }, "target"_a.noconvert(), "source"_a.noconvert(), "streaming"_a = false, "isa"_a = "",
         "Copy `source` [bytes] to `target`; they must not overlap.");
@@ -47,7 +48,7 @@ void bind_memory(nb::module_ &m) {
     check_equal_lengths(target.size(), a.size());
     check_equal_lengths(target.size(), b.size());
     const auto loops = bandwidth_loops(parse_isa(isa));
-    nb::gil_scoped_release release;
+    ReleasedGil release;
     loops.triad(target.data(), a.data(), b.data(), scale, target.size(), streaming);
   }, "target"_a.noconvert(), "a"_a.noconvert(), "b"_a.noconvert(), "scale"_a, "streaming"_a = false, "isa"_a = "",
         "target = a + scale * b [n].");
@@ -56,7 +57,7 @@ void bind_memory(nb::module_ &m) {
     const Mix parsed = parse_mix(mix);
     const Isa set = parse_isa(isa);
     if (passes < 1 || repeats < 1) throw std::invalid_argument("passes and repeats must be 1 or more");
-    nb::gil_scoped_release release;
+    ReleasedGil release;
     return time_mix(parsed, set, bytes, cpus, passes, repeats, streaming);
   }, "mix"_a, "bytes"_a, "cpus"_a, "passes"_a = 1, "repeats"_a = 1, "streaming"_a = false, "isa"_a = "",
         "Nanoseconds per round of read | write | copy | triad, with one pinned thread per CPU (-1: not pinned) and "

@@ -6,6 +6,7 @@
 #include "bind.hpp"
 #include "recommend/neighbours.hpp"
 #include "recommend/row_sums.hpp"
+#include "released_gil.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -47,7 +48,7 @@ void bind_recommend(nb::module_ &m) {
         frequent_likes.shape(0) != frequent.shape(0) || frequent_likes.shape(1) != frequent.shape(1))
       throw std::invalid_argument("the outputs differ in shape");
     const Likes likes{user_starts.data(), user_items.data(), item_starts.data(), item_users.data(), items};
-    nb::gil_scoped_release release;
+    ReleasedGil release;
     find_neighbours(likes, first, first + rows, {nearest.data(), nearest_likes.data(), std::int64_t(nearest.shape(1))},
                     {frequent.data(), frequent_likes.data(), std::int64_t(frequent.shape(1))}, threads);
   }, "user_starts"_a.noconvert(), "user_items"_a.noconvert(), "item_starts"_a.noconvert(), "item_users"_a.noconvert(), "first"_a,
@@ -69,7 +70,7 @@ void bind_recommend(nb::module_ &m) {
     check_items(frequent, items), check_items(neighbours, items), check_items(head_at, heads);
     const CoLikes likes{frequent.data(), frequent_likes.data(), std::int64_t(frequent.shape(1)), user_counts.data(), head_at.data(), head.data(), heads, items};
     const Isa set = parse_isa(isa);
-    nb::gil_scoped_release release;
+    ReleasedGil release;
     solve_neighbours(likes, neighbours.data(), with_item.data(), std::int64_t(neighbours.shape(0)), std::int64_t(neighbours.shape(1)), penalty,
                      weights.data(), set, threads);
   }, "frequent"_a.noconvert(), "frequent_likes"_a.noconvert(), "user_counts"_a.noconvert(), "head_at"_a.noconvert(), "head"_a.noconvert(),
@@ -85,7 +86,7 @@ void bind_recommend(nb::module_ &m) {
     for (std::int64_t l = 0; l < count; ++l)
       if (rows.data()[l] < 0 || rows.data()[l] >= all) throw std::invalid_argument("a row lies outside the table");
     const Isa set = parse_isa(isa);
-    nb::gil_scoped_release release;
+    ReleasedGil release;
     sum_rows({table.data(), std::int64_t(table.shape(1))}, rows.data(), count, weights.data(), kinds, out.data(), set, threads);
   }, "table"_a.noconvert(), "rows"_a.noconvert(), "weights"_a.noconvert(), "out"_a.noconvert(), "threads"_a = 1, "isa"_a = "",
      "out [kinds, width] = weights [kinds, count] · table[rows], in float32 and in the order of rows. A weight of 0\n"

@@ -17,6 +17,7 @@
 #include "bind.hpp"
 #include "memory/dlpack.hpp"
 #include "memory/overlap.hpp"
+#include "released_gil.hpp"
 #include "resample/resample.hpp"
 
 namespace nb = nanobind;
@@ -131,7 +132,7 @@ nb::object run(const Library &library, nb::handle values_object, nb::handle time
   job.out = out.data, std::copy_n(out.stride, 3, job.out_stride);
   bool sorted = true;
   {
-    nb::gil_scoped_release release;
+    ReleasedGil release;
     const Isa isa = chosen_isa();
     if (to_caller && check) sorted = first_unsorted(job, isa) < 0; // before it writes to the caller's memory
     if (sorted) sorted = resample(job, isa, 0, check && !to_caller) < 0;

@@ -9,6 +9,7 @@
 #include <map>
 
 #include "bind.hpp"
+#include "released_gil.hpp"
 #include "resample/resample.hpp"
 
 namespace nb = nanobind;
@@ -93,7 +94,7 @@ void bind_resample(nb::module_ &m) {
           job.gap_float = gap_float.value_or(0), job.gap_int = gap_int.value_or(0);
           job.scale = scale ? scale->data() : nullptr, job.shift = shift ? shift->data() : nullptr;
           Isa set = parse_isa(isa);
-          nb::gil_scoped_release release;
+          ReleasedGil release;
           return resample(job, set, threads, check);
         },
         "values"_a, "times"_a, "at"_a, "out"_a, "mask"_a.none(), "lengths"_a.none(), "at_lengths"_a.none(),
@@ -113,7 +114,7 @@ void bind_resample(nb::module_ &m) {
           job.offsets = offsets ? offsets->data() : nullptr;
           if (offsets) job.time_stride[0] = 0;
           const Isa isa = chosen_isa();
-          nb::gil_scoped_release release;
+          ReleasedGil release;
           return first_unsorted(job, isa);
         },
         "times"_a, "lengths"_a.none(), "offsets"_a.none(),

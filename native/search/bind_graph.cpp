@@ -6,6 +6,7 @@
 #include <nanobind/stl/string.h>
 
 #include "bind.hpp"
+#include "released_gil.hpp"
 #include "search/graph.hpp"
 
 namespace nb = nanobind;
@@ -40,7 +41,7 @@ void bind_graph(nb::module_ &m) {
       .def("add", [](Graph &self, Array<const float, 2> values, int threads, const std::string &isa) {
         if (std::int64_t(values.shape(1)) != self.dim()) throw std::invalid_argument("values have another dimension than the graph");
         const Isa set = parse_isa(isa);
-        nb::gil_scoped_release release;
+        ReleasedGil release;
         self.add(values.data(), std::int64_t(values.shape(0)), threads, set);
       }, "values"_a.noconvert(), "threads"_a = 1, "isa"_a = "", "Insert the rows of values [n, dim] from `count` on.")
       .def("search", [](const Graph &self, Array<const float, 2> queries, Array<const float, 2> values, std::int64_t effort, double longest,
@@ -57,7 +58,7 @@ void bind_graph(nb::module_ &m) {
                                  allowed ? allowed->data() : nullptr, least, ids ? ids->data() : nullptr,
                                  skipped ? skipped->data() : nullptr, longest, too_large};
         const Isa set = parse_isa(isa);
-        nb::gil_scoped_release release;
+        ReleasedGil release;
         return self.search(queries.data(), std::int64_t(q), search, scores.data(), rows.data(), threads, set);
       }, "queries"_a.noconvert(), "values"_a.noconvert(), "effort"_a, "longest"_a, "too_large"_a, "scores"_a.noconvert(),
          "rows"_a.noconvert(), "scale_queries"_a = false, "allowed"_a.none() = nb::none(), "ids"_a.none() = nb::none(), "skipped"_a.none() = nb::none(), "least"_a = 0,
@@ -67,7 +68,7 @@ void bind_graph(nb::module_ &m) {
          "Returns the number of queries with fewer than k rows; -1: a query is not finite or too large for sums in float32.")
       .def("select", [](const Graph &self, Array<const std::int64_t, 1> rows, int threads, const std::string &isa) {
         const Isa set = parse_isa(isa);
-        nb::gil_scoped_release release;
+        ReleasedGil release;
         return self.select(rows.data(), std::int64_t(rows.shape(0)), threads, set);
       }, "rows"_a.noconvert(), "threads"_a = 1, "isa"_a = "", "A graph of these rows, numbered in this order.")
       .def("arrays", [](const Graph &self) {

@@ -7,6 +7,7 @@
 #include <nanobind/stl/string.h>
 
 #include "bind.hpp"
+#include "released_gil.hpp"
 #include "search/rabitq.hpp"
 #include "threads/pool.hpp"
 
@@ -36,13 +37,13 @@ void bind_rabitq(nb::module_ &m) {
       .def("encode", [](const Rabitq &self, Array<const float, 2> values, Array<std::uint8_t, 2> codes, int threads, const std::string &isa) {
         check_shapes(self, values, codes);
         const Isa set = parse_isa(isa);
-        nb::gil_scoped_release release;
+        ReleasedGil release;
         self.encode(values.data(), std::int64_t(values.shape(0)), codes.data(), threads, set);
       }, "values"_a.noconvert(), "codes"_a.noconvert(), "threads"_a = 1, "isa"_a = "", "Write the codes [n, stride] of values [n, dim].")
       .def("decode", [](const Rabitq &self, Array<const std::uint8_t, 2> codes, Array<float, 2> values, int threads, const std::string &isa) {
         check_shapes(self, values, codes);
         const Isa set = parse_isa(isa);
-        nb::gil_scoped_release release;
+        ReleasedGil release;
         self.decode(codes.data(), std::int64_t(codes.shape(0)), values.data(), threads, set);
       }, "codes"_a.noconvert(), "values"_a.noconvert(), "threads"_a = 1, "isa"_a = "", "Write the values [n, dim] of codes [n, stride].")
       .def("estimate", [](const Rabitq &self, Array<const float, 1> query, Array<const std::uint8_t, 2> codes, Array<float, 1> products,
@@ -51,7 +52,7 @@ void bind_rabitq(nb::module_ &m) {
         if (query.shape(0) != std::size_t(self.dim()) || codes.shape(1) != std::size_t(self.stride()) || products.shape(0) != n || errors.shape(0) != n)
           throw std::invalid_argument("shapes do not fit");
         const Isa set = parse_isa(isa);
-        nb::gil_scoped_release release;
+        ReleasedGil release;
         const RabitqLoops loops = rabitq_loops(set);
         self.estimate(self.prepare(query.data(), 2, loops), codes.data(), std::int64_t(n), 1, 0, products.data(), errors.data(), loops);
       }, "query"_a.noconvert(), "codes"_a.noconvert(), "products"_a.noconvert(), "errors"_a.noconvert(), "isa"_a = "",
@@ -95,7 +96,7 @@ void bind_rabitq(nb::module_ &m) {
             scores.shape(1) != rows.shape(1) || k < 1 || nprobe < 1)
           throw std::invalid_argument("queries, scores and rows do not fit");
         const Isa set = parse_isa(isa);
-        nb::gil_scoped_release release;
+        ReleasedGil release;
         std::atomic<std::int64_t> read{0};
         std::atomic<bool> good{true};
         const auto search = [&](std::int64_t q, int query_threads) {

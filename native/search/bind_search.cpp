@@ -7,6 +7,7 @@
 #include <nanobind/stl/string.h>
 
 #include "bind.hpp"
+#include "released_gil.hpp"
 #include "search/single_query.hpp"
 #include "search/top_candidates.hpp"
 #include "threads/pool.hpp"
@@ -81,7 +82,7 @@ void bind_search(nb::module_ &m) {
             throw std::invalid_argument("allowed is shorter than the rows");
         }
         Isa set = parse_isa(isa);
-        nb::gil_scoped_release release;
+        ReleasedGil release;
         self.add_scores(block, set, threads);
       }, "scores"_a.noconvert(), "which"_a.none() = nb::none(), "offsets"_a.none() = nb::none(),
          "biases"_a.none() = nb::none(), "first"_a = 0, "rows"_a.none() = nb::none(), "allowed"_a.none() = nb::none(),
@@ -94,7 +95,7 @@ void bind_search(nb::module_ &m) {
         const Probe probe = check_probe(self, lists, offsets, rows, values.shape(0), {}, biases, allowed);
         const Isa set = parse_isa(isa);
         auto *dots = search_loops(set).dots;
-        nb::gil_scoped_release release;
+        ReleasedGil release;
         self.probe(probe, [&](std::int64_t from, std::int64_t to, float *out) {
           dots(query.data(), values.data() + from * d, d, to - from, out);
         }, set, threads);
@@ -109,7 +110,7 @@ void bind_search(nb::module_ &m) {
         const Probe probe = check_probe(self, lists, offsets, rows, codes.shape(0), added, biases, allowed);
         const Isa set = parse_isa(isa);
         auto *dot = search_loops(set).dot_bytes;
-        nb::gil_scoped_release release;
+        ReleasedGil release;
         self.probe(probe, [&](std::int64_t from, std::int64_t to, float *out) {
           for (std::int64_t r = from; r < to; ++r) out[r - from] = dot(query.data(), codes.data() + r * d, d);
         }, set, threads);
@@ -123,7 +124,7 @@ void bind_search(nb::module_ &m) {
         const Probe probe = check_probe(self, lists, offsets, rows, codes.shape(0), added, biases, allowed);
         const Isa set = parse_isa(isa);
         auto *look_up = search_loops(set).look_up;
-        nb::gil_scoped_release release;
+        ReleasedGil release;
         self.probe(probe, [&](std::int64_t from, std::int64_t to, float *out) {
           look_up(tables.data(), codes.data() + from * parts, parts, to - from, out);
         }, set, threads);
@@ -172,7 +173,7 @@ void bind_search(nb::module_ &m) {
         if (query.shape(0) != std::size_t(self.dim) || scores.shape(0) != k || row_ids.shape(0) != k)
           throw std::invalid_argument("shapes do not fit");
         const Isa set = parse_isa(isa);
-        nb::gil_scoped_release release;
+        ReleasedGil release;
         return self.search(query.data(), scores.data(), row_ids.data(), set);
       }, "query"_a.noconvert(), "scores"_a.noconvert(), "row_ids"_a.noconvert(), "isa"_a = "",
          "Write the best scores [k] and rows [k] of query [d]; False: the query is not finite or too large for sums in float32.")
@@ -183,7 +184,7 @@ void bind_search(nb::module_ &m) {
             scores.shape(1) != std::size_t(self.k) || row_ids.shape(1) != std::size_t(self.k))
           throw std::invalid_argument("shapes do not fit");
         const Isa set = parse_isa(isa);
-        nb::gil_scoped_release release;
+        ReleasedGil release;
         std::atomic<bool> good{true};
         parallel_for(count, 1, threads, [&](std::int64_t from, std::int64_t) {
           if (!self.search(queries.data() + from * self.dim, scores.data() + from * self.k, row_ids.data() + from * self.k, set)) good = false;
@@ -205,7 +206,7 @@ void bind_search(nb::module_ &m) {
     check_rows(rows, std::int64_t(vectors.shape(0)));
     const SearchLoops loops = search_loops(parse_isa(isa));
     auto *sum = squared ? loops.distance : loops.dot;
-    nb::gil_scoped_release release;
+    ReleasedGil release;
     parallel_for(count, 1, threads, [&](std::int64_t from, std::int64_t to) {
       for (std::int64_t q = from; q < to; ++q)
         for (std::int64_t i = ends[q]; i < ends[q + 1]; ++i)
@@ -219,7 +220,7 @@ void bind_search(nb::module_ &m) {
     const std::int64_t d = std::int64_t(values.shape(1)), n = std::int64_t(values.shape(0));
     if (query.shape(0) != values.shape(1) || out.shape(0) != values.shape(0)) throw std::invalid_argument("shapes do not fit");
     const SearchLoops loops = search_loops(parse_isa(isa));
-    nb::gil_scoped_release release;
+    ReleasedGil release;
     parallel_for(n, 256, threads, [&](std::int64_t from, std::int64_t to) {
       loops.dots(query.data(), values.data() + from * d, d, to - from, out.data() + from);
     });
@@ -231,7 +232,7 @@ void bind_search(nb::module_ &m) {
     if (queries.shape(1) != values.shape(1) || out.shape(0) != queries.shape(0) || out.shape(1) != values.shape(0))
       throw std::invalid_argument("shapes do not fit");
     const SearchLoops loops = search_loops(parse_isa(isa));
-    nb::gil_scoped_release release;
+    ReleasedGil release;
     parallel_for(n, 256, threads, [&](std::int64_t from, std::int64_t to) {
       loops.dots_few(queries.data(), count, values.data() + from * d, d, to - from, out.data() + from, n);
     });
@@ -242,7 +243,7 @@ void bind_search(nb::module_ &m) {
     const std::int64_t d = std::int64_t(codes.shape(1)), n = std::int64_t(codes.shape(0));
     if (query.shape(0) != codes.shape(1) || out.shape(0) != codes.shape(0)) throw std::invalid_argument("shapes do not fit");
     const SearchLoops loops = search_loops(parse_isa(isa));
-    nb::gil_scoped_release release;
+    ReleasedGil release;
     parallel_for(n, 1024, threads, [&](std::int64_t from, std::int64_t to) {
       for (std::int64_t r = from; r < to; ++r) out.data()[r] = loops.dot_bytes(query.data(), codes.data() + r * d, d);
     });
@@ -254,7 +255,7 @@ void bind_search(nb::module_ &m) {
     if (tables.shape(0) != codes.shape(1) || tables.shape(1) != 256 || out.shape(0) != codes.shape(0))
       throw std::invalid_argument("tables must be [parts, 256], codes [n, parts], out [n]");
     const SearchLoops loops = search_loops(parse_isa(isa));
-    nb::gil_scoped_release release;
+    ReleasedGil release;
     parallel_for(n, 4096, threads, [&](std::int64_t from, std::int64_t to) {
       loops.look_up(tables.data(), codes.data() + from * parts, parts, to - from, out.data() + from);
     });

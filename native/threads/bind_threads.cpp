@@ -4,6 +4,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "bind.hpp"
+#include "released_gil.hpp"
 #include "threads/instruction_set.hpp"
 #include "threads/spin_loop.hpp"
 
@@ -21,7 +22,7 @@ void bind_threads(nb::module_ &m) {
   m.def("chosen_instruction_set", [] { return std::string(name(chosen_isa())); },
         "The instruction set in use: the strongest one, or the one that RIDGELINE_ISA names.");
   m.def("spin", [](std::uint64_t steps, std::uint64_t seed) {
-    nb::gil_scoped_release release;
+    ReleasedGil release;
     return spin(steps, seed);
   }, "steps"_a, "seed"_a = 1, "Run a busy loop of `steps` dependent steps and return its known result.");
 }

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "bind.hpp"
+#include "released_gil.hpp"
 #include "tokenizer/subword.hpp"
 #include "tokenizer/wordpiece.hpp"
 
@@ -94,7 +95,7 @@ nb::tuple encode_with(const std::vector<std::int32_t> &before, const std::vector
   EncodedTexts result{nullptr, list.invalid_text};
   if (list.invalid_text < 0) {
     if (list.is_long()) {
-      nb::gil_scoped_release release;
+      ReleasedGil release;
       result = encode_list(list.texts, offsets.data(), max_tokens, threads);
     } else {
       result = encode_list(list.texts, offsets.data(), max_tokens, 1);

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "bind.hpp"
+#include "released_gil.hpp"
 #include "video/planes.hpp"
 
 namespace nb = nanobind;
@@ -34,7 +35,7 @@ template <class T> using Channels = nb::ndarray<T, nb::shape<3, -1, -1>, nb::c_c
 template <class T, class Loop> void split(const Bytes &source, std::int64_t stride, const Channels<T> &out, Loop loop) {
   const std::int64_t height = std::int64_t(out.shape(1)), width = std::int64_t(out.shape(2));
   const Plane from{check_plane(source, stride, width * 3, height), stride};
-  nb::gil_scoped_release release;
+  ReleasedGil release;
   loop(from, width, height, out.data());
 }
 
@@ -66,7 +67,7 @@ void convert_planes(const Bytes &y, std::int64_t y_stride, const Bytes &u, std::
   const Plane blue{check_plane(u, u_stride, half_width, half_height), u_stride};
   const Plane red{check_plane(v, v_stride, half_width, half_height), v_stride};
   const ColorMatrix matrix = build_matrix(bt709, full);
-  nb::gil_scoped_release release;
+  ReleasedGil release;
   loop(luma, blue, red, fold_x - 1, fold_y - 1, matrix, width, height, out.data());
 }
 
@@ -81,7 +82,7 @@ void bind_video(nb::module_ &m) {
     const Plane from{check_plane(source, stride, width * fold_x, height * fold_y), stride};
     const OutPlane to{check_plane(out, out_stride, width, height), out_stride};
     const PlaneLoops loops = plane_loops(parse_isa(isa));
-    nb::gil_scoped_release release;
+    ReleasedGil release;
     loops.squeeze(from, width, height, fold_x, fold_y, chroma, to);
   }, "source"_a.noconvert(), "stride"_a, "fold_x"_a, "fold_y"_a, "chroma"_a, "out"_a.noconvert(), "out_stride"_a, "width"_a,
     "height"_a, "isa"_a = "",
@@ -97,7 +98,7 @@ void bind_video(nb::module_ &m) {
     const OutPlane blue{check_plane(u, u_stride, width / 2, height / 2), u_stride};
     const OutPlane red{check_plane(v, v_stride, width / 2, height / 2), v_stride};
     const PlaneLoops loops = plane_loops(parse_isa(isa));
-    nb::gil_scoped_release release;
+    ReleasedGil release;
     loops.from_rgb(from, width, height, bytes, red_first, luma, blue, red);
   }, "source"_a.noconvert(), "stride"_a, "bytes"_a, "red_first"_a, "y"_a.noconvert(), "y_stride"_a, "u"_a.noconvert(), "u_stride"_a,
     "v"_a.noconvert(), "v_stride"_a, "width"_a, "height"_a, "isa"_a = "",
