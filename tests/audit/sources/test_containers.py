@@ -183,6 +183,19 @@ def test_a_request_says_who_did_what_from_where_and_how_it_ended():
     assert words["request"] == {"kind": "DeleteOptions"}
 
 
+def test_a_request_keeps_its_proxies_its_pod_and_the_role_that_allowed_it():
+    extra = {"authentication.kubernetes.io/pod-name": ["web-1"]}
+    event = parse_request(
+        sourceIPs=["10.0.0.7", "192.0.2.1"],
+        user={"username": "system:serviceaccount:shop:web", "extra": extra},
+        annotations={"authorization.k8s.io/decision": "allow", "authorization.k8s.io/reason": "RBAC: role/x"},
+    )
+    words = event["attributes"]
+    assert (words["address"], words["_addresses"]) == ("10.0.0.7", ["10.0.0.7", "192.0.2.1"])
+    assert (words["_user"], words["decision"]) == (extra, "allow")
+    assert words["_annotations"] == {"authorization.k8s.io/reason": "RBAC: role/x"}
+
+
 def test_the_object_of_a_secret_is_left_out():
     body = {"kind": "Secret", "data": {"password": "aHVudGVyMg=="}}
     event = parse_request(objectRef={"resource": "secrets", "name": "db"}, requestObject=body)

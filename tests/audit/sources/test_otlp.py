@@ -130,6 +130,17 @@ def test_protobuf_and_json_give_the_same_event():
     encode([event])
 
 
+def test_an_attribute_with_the_name_of_a_field_replaces_no_field():
+    taken = {"message": "m", "body": "b", "severity": "s", "trace_id": "t"}
+    attributes = b"".join(field(6, pair(name, field(1, value))) for name, value in taken.items())
+    (event,) = parse_logs(
+        request(field(3, "ERROR") + field(5, field(1, "text")) + attributes + field(9, bytes(range(16)))), PROTOBUF
+    )
+    fields = {"log.body": "text", "log.severity": "ERROR", "log.trace_id": bytes(range(16)).hex()}
+    words = event["attributes"]
+    assert {name: words[name] for name in (*taken, *fields)} == taken | fields
+
+
 def test_numbers_that_json_cannot_hold_are_texts():
     record = field(6, pair("a", field(4, float("nan")))) + field(6, pair("b", field(3, 1 << 60)))
     (event,) = parse_logs(request(record), PROTOBUF)

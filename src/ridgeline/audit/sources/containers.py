@@ -22,6 +22,7 @@ _POD_FILE = re.compile(r"([^_]+)_([^_]+)_(.+)-[0-9a-f]{64}\.log.*")  # POD_NAMES
 _DOCKER_FILE = re.compile(r"([0-9a-f]{64})-json\.log.*")
 _EXACT = 1 << 53
 _DEEPEST = 60  # the log refuses more than 64 levels
+_DECISION = "authorization.k8s.io/decision"
 _SECRETS = ("secrets", "serviceaccounts/token", "tokenreviews")  # their bodies hold secrets
 
 
@@ -103,7 +104,7 @@ def parse_kubernetes_line(line: bytes, where: str, more: int = 0) -> Event:
         "group": reference.get("apiGroup"),
         "code": status.get("code"),
         "reason": status.get("reason"),
-        "decision": annotations.get("authorization.k8s.io/decision"),
+        "decision": annotations.get(_DECISION),
         "impersonated": _get_object(record, "impersonatedUser").get("username"),
         "address": addresses[0] if isinstance(addresses, list) and addresses else None,
         "agent": record.get("userAgent"),
@@ -112,6 +113,9 @@ def parse_kubernetes_line(line: bytes, where: str, more: int = 0) -> Event:
         "_id": record.get("auditID"),
         "_path": record.get("requestURI"),
         "_level": record.get("level"),
+        "_addresses": addresses if isinstance(addresses, list) and len(addresses) > 1 else None,  # with its proxies
+        "_user": user.get("extra") or None,  # such as the pod of a service account
+        "_annotations": {k: v for k, v in annotations.items() if k != _DECISION},  # such as the role that allowed it
         "request": None if resource in _SECRETS else request,
         "_managed_fields": None if resource in _SECRETS else managed,
     }
@@ -123,7 +127,7 @@ def parse_kubernetes_line(line: bytes, where: str, more: int = 0) -> Event:
         "action": f"kubernetes.{re.sub(r'[^a-z0-9]+', '_', str(record.get('verb', 'unknown')).lower()) or 'unknown'}",
         "subject": shorten("/".join(str(part) for part in named if part) or str(record.get("requestURI") or ""))
         or None,
-        "attributes": {name: _flatten(value) for name, value in words.items() if value not in (None, "", [])},
+        "attributes": {name: _flatten(value) for name, value in words.items() if value not in (None, "", [], {})},
     }
 
 

@@ -191,14 +191,15 @@ def make_event(record: Record, shared: Mapping[str, Any], subject: str | None) -
     """Make an event of a log record: action its event name or `otlp.log`. `record` has the fields of `LogRecord`."""
     moment, observed, number, severity, body, attributes, dropped, trace, span, name = record
     if body not in (None, ""):
-        attributes["body" if "message" in attributes or not isinstance(body, str) else "message"] = body
+        name_of_body = "body" if "message" in attributes or not isinstance(body, str) else "message"
+        attributes[name_of_body if name_of_body not in attributes else "log.body"] = body
     if not severity and 0 < number <= 24:
         severity = _SEVERITIES[(number - 1) // 4]
     # An id of zeros is none: without a span some exporters send it, and it would join all events to one session.
     trace, span = (id.lower() if id.strip("0") else "" for id in (trace, span))
     for known, value in (("severity", severity), ("trace_id", trace), ("_span_id", span)):
-        if value:
-            attributes.setdefault(known, value)
+        if value and attributes.setdefault(known, value) != value:  # the program has an attribute of this name
+            attributes[f"log.{known.removeprefix('_')}"] = value
     for known, value in shared.items():
         attributes.setdefault(known, value)
     if dropped:
