@@ -179,7 +179,11 @@ def collect(
     host, port = parse_address(listen, "--listen")
     waiting = fleet.with_name(f"{fleet.name}.private") / "notices.json"
     make = make_notifier(notify, quiet_hours, repeat_after, waiting)
-    notifier = make(lambda alert, why: print_note(f"a notice was not delivered: {why}")) if make is not None else None
+    notifier = (
+        make(lambda alert, why: print_note(f"{alert['receiver']} did not take a notice: {why}"))
+        if make is not None
+        else None
+    )
 
     def announce(collector: Collector, where: str) -> None:
         logs = "1 log" if len(keys) == 1 else f"{len(keys)} logs"

@@ -14,11 +14,14 @@ from email import message_from_bytes, policy
 from pathlib import Path
 
 import pytest
+from tests.audit.conftest import events
 from tests.audit.watch.test_webhook import receiver
 from tests.audit.watch.watching import BASE, ODD, ODD_RULE, entries, jsonl, make, run_command, watch, write_events
 
 from ridgeline.audit import Ledger
+from ridgeline.audit.ledger.backup import back_up, restore
 from ridgeline.audit.watch import Notifier, QuietHours, group_alerts, internal_events
+from ridgeline.audit.watch.doctor import examine_log
 from ridgeline.audit.watch.notify import make_sender
 from ridgeline.errors import InputError
 
@@ -252,3 +255,46 @@ def test_the_doctor_names_what_is_wrong_and_the_cure(tmp_path: Path, capsys) -> 
     assert "chmod 600" in wrong[0]
     with Ledger.open(log) as ledger:
         assert ledger.size > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "check", "sentence"),
+    [
+        ("log/tile/entries/001", None, "entries", "missing or cut off: tile/entries/001; restore"),
+        ("log/tile/0/001", b"\0" * 100, "entries", "missing or cut off: tile/0/001; restore"),
+        ("log/checkpoint", None, "checkpoint", "checkpoint: no such file or directory; restore"),
+        ("log.private/key", b"\xff", "key", "key is damaged, so nothing can be appended; restore it"),
+        ("log.private/personal.json", b"[]", "personal", "so it is unknown which fields are personal"),
+        (
+            "log.private/watch/status.json",
+            b'{"at": 1e12, "down": {}, "dropped": {}, "failing": {"slack h": "it answered 500"}, "undelivered": 0}',
+            "watcher",
+            "slack h gets no alerts: it answered 500; the log says why",
+        ),
+    ],
+    ids=["payloads", "hashes", "checkpoint", "key", "policy", "receiver"],
+)
+def test_the_doctor_sees_what_a_quick_verification_does_not_read(
+    tmp_path: Path, name: str, data: bytes | None, check: str, sentence: str
+) -> None:
+    log = make(tmp_path / "log")
+    with Ledger.open(log) as ledger:
+        ledger.append(events(0, 520))
+    (tmp_path / "log.private" / "watch").mkdir(exist_ok=True)
+    assert not [finding for finding in examine_log(log) if finding.ok is False]
+    if data is None:
+        (tmp_path / name).unlink()
+    else:
+        (tmp_path / name).write_bytes(data)
+    assert any(finding.check == check and sentence in finding.sentence for finding in examine_log(log))
+
+
+def test_the_doctor_misses_no_file_of_a_pruned_log(tmp_path: Path) -> None:
+    log = make(tmp_path / "log")
+    with Ledger.open(log) as ledger:
+        ledger.append(events(0, 520))
+        assert ledger.prune(1 << 62, by="ann") == 512
+    back_up(log, tmp_path / "b.tar.gz")
+    restore(tmp_path / "b.tar.gz", tmp_path / "back")
+    assert [finding.check for finding in examine_log(tmp_path / "back") if finding.ok is False] == ["key"]
+    assert not [finding for finding in examine_log(log) if finding.ok is False]

@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import json
 import threading
+import time
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -82,10 +83,19 @@ def test_what_will_never_be_taken_is_given_up_at_once_and_no_redirect_is_followe
 
 def test_a_receiver_that_is_not_there_is_given_up_at_the_end(tmp_path):
     failed = []
-    hook = Webhook("http://127.0.0.1:9/", lambda alert, reason: failed.append(reason), first_s=0.01, drain_s=0.05)
+    hook = Webhook(
+        "http://127.0.0.1:9/secret",
+        lambda alert, reason: failed.append((alert["entry"], alert["receiver"], reason)),
+        first_s=0.01,
+        drain_s=0.05,
+    )
     hook(ALERT)
+    until = time.monotonic() + 30
+    while not hook.delivery.problem:  # said while it is still retried
+        assert time.monotonic() < until
+        time.sleep(0.01)
     hook.close()
-    assert "could not be reached" in failed[0]
+    assert failed == [(3, "webhook 127.0.0.1", "it could not be reached (connection refused)")]
 
 
 def test_a_watcher_sends_alerts_and_records_undelivered_ones(tmp_path):
@@ -103,6 +113,7 @@ def test_a_watcher_sends_alerts_and_records_undelivered_ones(tmp_path):
         assert len(got) == done.alerts > 0
         undelivered = [e for e in entries(log) if e["action"] == internal_events.UNDELIVERED]
         assert len(undelivered) == done.undelivered == (0 if status == 200 else done.alerts)
+        assert {e["attributes"]["receiver"] for e in undelivered} <= {"webhook 127.0.0.1"}
 
 
 @pytest.mark.parametrize(

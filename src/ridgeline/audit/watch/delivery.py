@@ -1,6 +1,7 @@
 """A queue and a thread that deliver items to one receiver, and retry until it accepts them.
 
-delivery = Delivery(send, failed)    # send(item) returns ("", True), or a reason and whether a retry is useless
+delivery = Delivery("webhook hooks.example", send, failed)
+# send(item) returns ("", True), or a reason and whether a retry is useless
 delivery.put(item)
 delivery.close()
 """
@@ -22,14 +23,19 @@ Send = Callable[[dict[str, Any]], tuple[str, bool]]
 
 
 class Delivery:
-    """Delivers items in order; calls `failed(item, reason)` for every item that it gives up.
+    """Delivers items in order; calls `failed(item, reason)` for every item that it gives up, with `receiver` in it.
 
+    name     of the receiver, without the secrets of its address
     first_s  seconds before the first retry; the pause doubles each time
     drain_s  seconds that `close` waits for the remaining items
     """
 
-    def __init__(self, send: Send, failed: Failed, *, first_s: float = FIRST_S, drain_s: float = DRAIN_S) -> None:
-        self._send, self._failed = send, failed
+    def __init__(
+        self, name: str, send: Send, failed: Failed, *, first_s: float = FIRST_S, drain_s: float = DRAIN_S
+    ) -> None:
+        self.name, self._send = name, send
+        self._failed: Failed = lambda item, why: failed({**item, "receiver": name}, why)
+        self.problem = ""  # why the newest try failed; empty if it did not
         self._first_s, self._drain_s = first_s, drain_s
         self._queue: queue.Queue[dict[str, Any] | None] = queue.Queue(CAPACITY)
         self._ending = threading.Event()
@@ -64,7 +70,14 @@ class Delivery:
                 why, final = self._send(item)
             except Exception as error:  # the thread must live on, and the log must tell
                 why, final = f"sending failed ({type(error).__name__}: {error})", True
+            self.problem = why
             if not why or final or time.monotonic() + pause > self._until:
                 return why
             self._ending.wait(pause) if not self._ending.is_set() else time.sleep(pause)
             pause = min(pause * 2, LONGEST_S)
+
+
+def describe_error(error: object) -> str:
+    """Return the text of an error without its number: "connection refused"."""
+    text = str(getattr(error, "strerror", None) or error)
+    return text[:1].lower() + text[1:]

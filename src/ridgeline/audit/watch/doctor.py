@@ -13,8 +13,9 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from ridgeline.audit.ledger.checkpoint import read_checkpoint
@@ -22,19 +23,24 @@ from ridgeline.audit.ledger.erasure import count_key_use
 from ridgeline.audit.ledger.journal import has_records
 from ridgeline.audit.ledger.layout import LedgerPaths, check_private, find_ledger, read_key, read_settings
 from ridgeline.audit.ledger.ledger import Ledger
+from ridgeline.audit.ledger.merkle import HASH
 from ridgeline.audit.ledger.moment import show_moment
 from ridgeline.audit.ledger.personal import read_policy
 from ridgeline.audit.ledger.persons import PersonKeys
+from ridgeline.audit.ledger.tiles import WIDTH, list_levels, tile_path
 from ridgeline.audit.ledger.verify import examine
 from ridgeline.audit.ledger.witness import read_cosigned_files
+from ridgeline.audit.watch.delivery import describe_error
 from ridgeline.audit.watch.state import WatchPaths
-from ridgeline.errors import RidgelineError, format_install
+from ridgeline.errors import InputError, RidgelineError, format_install
 from ridgeline.store import get_owner
 
 _FREE_BYTES = 1 << 30
 _FREE_SHARE = 0.05
 _STALE_S = 30.0  # a running watcher writes its status every second
 _AHEAD_S = 60.0  # a clock may be ahead by this much
+_LISTED = 5  # files that one finding lists
+_ENTRY_HEAD = 2  # bytes before an entry: its length
 _MODULES = (
     ("cryptography", "signing and encrypting", "ledger"),
     ("pyarrow", "Parquet exports", "parquet"),
@@ -86,8 +92,12 @@ def examine_log(log: Path) -> list[Finding]:
     for name, check in checks:
         try:
             findings.append(check(paths))
-        except (RidgelineError, OSError) as error:
+        except RidgelineError as error:
             findings.append(Finding(name, False, str(error)))
+        except OSError as error:
+            findings.append(
+                Finding(name, False, f"{error.filename}: {describe_error(error)}; restore it from a backup.")
+            )
     return findings
 
 
@@ -108,7 +118,11 @@ def _check_key(paths: LedgerPaths) -> Finding:
     path = key_file or paths.key
     if not path.exists():
         return Finding("key", False, f"the signing key {path} is missing, so nothing can be appended; restore it.")
-    if read_key(path).verifier != verifier:
+    try:
+        signer = read_key(path)
+    except InputError:
+        return Finding("key", False, f"{path} is damaged, so nothing can be appended; restore it.")
+    if signer.verifier != verifier:
         return Finding("key", False, f"{path} is not the key of this log, which is {verifier}; restore the right one.")
     return Finding("key", True, f"{path} is the key of {verifier.name}.")
 
@@ -131,7 +145,39 @@ def _check_entries(paths: LedgerPaths) -> Finding:
     report = examine(paths.log, read_settings(paths)[0], full=False)
     if not report.ok:
         return Finding("entries", False, "; ".join(finding.sentence for finding in report.findings)[:1_000])
+    missing = list(
+        islice(_find_missing_files(paths.log, report.checkpoint.size if report.checkpoint else 0), _LISTED + 1)
+    )
+    if missing:
+        names = ", ".join(missing[:_LISTED]) + (" and others" if len(missing) > _LISTED else "")
+        return Finding("entries", False, f"missing or cut off: {names}; restore a backup, and see audit verify.")
     return Finding("entries", True, "a quick verification found nothing; audit verify reads all of them.")
+
+
+def _find_missing_files(log: Path, size: int) -> Iterator[str]:
+    """Yield the full tiles that are not there, or shorter than tiles are.
+
+    Payloads that are missing at the beginning were pruned, or only `audit verify` can tell: it reads who pruned them.
+    """
+    for level, full, _ in list_levels(size):
+        for number in range(full):
+            name = tile_path(level, number)
+            if _get_size(log / name) < WIDTH * HASH:
+                yield name
+    kept = False
+    for number in range(size // WIDTH):
+        name = tile_path("entries", number)
+        present = _get_size(log / name) >= WIDTH * _ENTRY_HEAD
+        if kept and not present:
+            yield name
+        kept = kept or present
+
+
+def _get_size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except (FileNotFoundError, NotADirectoryError):
+        return -1
 
 
 def _check_journal(paths: LedgerPaths) -> Finding:
@@ -167,6 +213,7 @@ def _check_watcher(paths: LedgerPaths) -> Finding:
         return Finding("watcher", False, f"it was killed or hangs: no word for {age_s:,.0f} s; restart it.")
     problems = [f"{', '.join(down)} is down"] if down else []
     problems += [f"{sum(words['dropped'].values()):,} events were dropped"] if any(words["dropped"].values()) else []
+    problems += [f"{name} gets no alerts: {why}" for name, why in words.get("failing", {}).items()]
     problems += [f"{words['undelivered']:,} alerts were not delivered"] if words["undelivered"] else []
     if problems:
         return Finding("watcher", False, f"{'; '.join(problems)}; the log says why.")

@@ -37,7 +37,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from ridgeline.audit.ledger.moment import show_moment
 from ridgeline.audit.ledger.personal import shorten_tokens
-from ridgeline.audit.watch.delivery import DRAIN_S, FIRST_S, Delivery, Failed, Send
+from ridgeline.audit.watch.delivery import DRAIN_S, FIRST_S, Delivery, Failed, Send, describe_error
 from ridgeline.audit.watch.incidents import Incident, name_incident, start_incident
 from ridgeline.audit.watch.webhook import HttpPost
 from ridgeline.errors import InputError, StoreError
@@ -120,11 +120,8 @@ class Notifier:
         self._repeat_s, self._quiet, self._file, self._clock = repeat_s, quiet, waiting, clock
         self._mutex = threading.Lock()
         self._open = dict[str, _Open]()
-        senders = [make_sender(target) for target in read_targets(targets)]
-        self._deliveries = [
-            Delivery(send, lambda item, why: failed({"entry": item["entry"]}, why), first_s=first_s, drain_s=drain_s)
-            for send in senders
-        ]
+        senders = [(name_receiver(target), make_sender(target)) for target in read_targets(targets)]
+        self.deliveries = [Delivery(name, send, failed, first_s=first_s, drain_s=drain_s) for name, send in senders]
         self._waiting = self._read_waiting()
         self._closing = threading.Event()
         if waiting is not None and self._waiting:
@@ -168,7 +165,7 @@ class Notifier:
             for state in self._open.values():
                 if state.sent_s is not None and state.incident.count > state.sent_count:
                     self._send_or_wait(state, self._clock())
-        for delivery in self._deliveries:
+        for delivery in self.deliveries:
             delivery.close()
 
     def _run(self) -> None:
@@ -192,7 +189,7 @@ class Notifier:
             "incidents": [incident.to_json() for incident in incidents],
             "entry": incidents[0].entries[0] if incidents[0].entries else None,
         }
-        for delivery in self._deliveries:
+        for delivery in self.deliveries:
             delivery.put(item)
 
     def _forget_old(self, now: float) -> None:
@@ -252,6 +249,17 @@ def make_sender(target: str) -> Send:
         f"'{target[:60]}' is no target of notices; give https://…, slack:https://…, smtp://HOST/?to=…, "
         "syslog:udp://HOST:PORT or @FILE."
     )
+
+
+def name_receiver(target: str) -> str:
+    """Return the kind and host of a target, without what may be secret in it.
+
+    >>> name_receiver("slack:https://hooks.example/T0/B0"), name_receiver("syslog:udp://10.0.0.1:514")
+    ('slack hooks.example', 'syslog 10.0.0.1')
+    """
+    kind, _, rest = target.partition(":")
+    address = rest if kind in ("slack", "syslog") else target
+    return f"{kind} {urlsplit(address).hostname or address.partition(':')[2]}"
 
 
 def format_notice(item: dict[str, Any]) -> str:
@@ -330,7 +338,7 @@ class Mail:
         except smtplib.SMTPResponseException as error:
             return f"the mail server answered {error.smtp_code}", error.smtp_code >= 500
         except (OSError, smtplib.SMTPException) as error:
-            return f"the mail server could not be used ({error})", False
+            return f"the mail server could not be used ({describe_error(error)})", False
         return (f"the mail server refused {', '.join(refused)}", True) if refused else ("", True)
 
 
@@ -363,7 +371,7 @@ class SyslogLine:
                 for line in lines:
                     datagrams.sendto(line, where)
         except OSError as error:
-            return f"syslog could not be reached ({error})", False
+            return f"syslog could not be reached ({describe_error(error)})", False
         return "", True
 
 

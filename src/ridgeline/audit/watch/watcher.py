@@ -118,6 +118,8 @@ class Watcher:
         }
         self._webhooks = [Webhook(url, self._record_undelivered) for url in map(check_url, webhooks)]
         self._notifiers = [notifier(self._record_undelivered)] if notifier is not None else []
+        self._deliveries = [hook.delivery for hook in self._webhooks]
+        self._deliveries += [delivery for notifier in self._notifiers for delivery in notifier.deliveries]
         outlets = [*outlets, *self._webhooks, *self._notifiers]
         self.scorer = Scorer(ledger, self._places, settings, outlets, start_record, encode, rules)
         self.intake = Intake(ledger, self.scorer.backlog, redaction)
@@ -177,6 +179,7 @@ class Watcher:
             "scored": self.scorer.scored,
             "alerts": self.scorer.alerts,
             "undelivered": self.undelivered,
+            "failing": {delivery.name: delivery.problem for delivery in self._deliveries if delivery.problem},
             "down": {source.name: int(source.name in self._down) for source in self._sources},
             "backlog": len(self.scorer.backlog) if self._settings.score else 0,
             "wait_p50_s": waits[len(waits) // 2] if waits else None,
@@ -348,9 +351,8 @@ class Watcher:
     def _record_undelivered(self, alert: dict[str, Any], why: str) -> None:
         self.undelivered += 1
         subject = f"entry {alert['entry']}" if alert["entry"] is not None else None
-        self.intake.append_internal(
-            [internal_events.make_event(internal_events.UNDELIVERED, subject, {"entry": alert["entry"], "why": why})]
-        )
+        words = {"entry": alert["entry"], "receiver": alert["receiver"], "why": why}
+        self.intake.append_internal([internal_events.make_event(internal_events.UNDELIVERED, subject, words)])
 
     def _record_stop(self) -> None:
         why = "interrupted" if self._stops else "its sources ended"

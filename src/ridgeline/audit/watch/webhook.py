@@ -16,7 +16,7 @@ from http.client import HTTPException
 from typing import Any
 from urllib.parse import urlsplit
 
-from ridgeline.audit.watch.delivery import DRAIN_S, FIRST_S, Delivery, Failed
+from ridgeline.audit.watch.delivery import DRAIN_S, FIRST_S, Delivery, Failed, describe_error
 from ridgeline.errors import InputError
 
 SECRET = "RIDGELINE_WEBHOOK_SECRET"  # noqa: S105  (the name of the variable)
@@ -28,14 +28,16 @@ class Webhook:
 
     def __init__(self, url: str, failed: Failed, *, first_s: float = FIRST_S, drain_s: float = DRAIN_S) -> None:
         self._post = HttpPost(url)
-        self._delivery = Delivery(self._send, failed, first_s=first_s, drain_s=drain_s)
+        self.delivery = Delivery(
+            f"webhook {urlsplit(url).hostname}", self._send, failed, first_s=first_s, drain_s=drain_s
+        )
 
     def __call__(self, alert: dict[str, Any]) -> None:
         event = alert["event"]
-        self._delivery.put({**alert, "event": {**event, "time": str(event["time"])}})
+        self.delivery.put({**alert, "event": {**event, "time": str(event["time"])}})
 
     def close(self) -> None:
-        self._delivery.close()
+        self.delivery.close()
 
     def _send(self, alert: dict[str, Any]) -> tuple[str, bool]:
         return self._post(json.dumps(alert).encode())
@@ -62,7 +64,7 @@ class HttpPost:
             again = error.code in (408, 425, 429) or error.code >= 500
             return f"it answered {error.code}", not again
         except (OSError, HTTPException) as error:
-            return f"it could not be reached ({getattr(error, 'reason', error)})", False
+            return f"it could not be reached ({describe_error(getattr(error, 'reason', error))})", False
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
