@@ -80,6 +80,15 @@ def test_old_messages_keep_what_their_senders_write(message, time, host, program
         assert event["time"] == parse_moment(local.isoformat())
 
 
+@pytest.mark.parametrize("rest", ["failed without data", '[x@1 v="a\\"] never closed', ""])
+def test_a_message_whose_structured_data_are_wrong_keeps_its_header(rest):
+    event = make_event(f"<34>1 2026-11-18T10:00:00.5Z web1 su 77 ID47 {rest}".encode())
+    assert (event["time"], event["subject"]) == (parse_moment("2026-11-18T10:00:00.5Z"), "su")
+    words = event["attributes"]
+    assert (words["host"], words["_pid"], words["message"]) == ("web1", "77", rest)
+    assert "data" not in words
+
+
 def test_a_message_that_is_cut_says_so():
     for head in (b"<34>1 - - - - - - ", b"<34>Oct 11 22:14:15 web2 su: "):
         words = make_event(head + b"x" * (1 << 20))["attributes"]
@@ -99,6 +108,7 @@ def test_messages_arrive_by_every_kind_of_socket(kind, tmp_path):
     act = lambda: send(kind, f"{tmp_path}/s" if kind == "unix" else ("127.0.0.1", source.port), *parts)  # noqa: E731
     events, _ = run_in_thread(receive(source, act, 2))
     assert [event["attributes"]["message"] for event in events] == ["su root failed", "su ann failed"]
+    assert {event["attributes"].get("_peer") for event in events} == {None if kind == "unix" else "127.0.0.1"}
     assert not (tmp_path / "s").exists()
 
 
@@ -173,6 +183,7 @@ def test_tls_with_authorities_takes_only_their_senders(certificates):
 
     events, _ = run_in_thread(receive(source, act, 1))
     assert [event["attributes"]["message"] for event in events] == ["su root failed"]
+    assert [event["attributes"]["_peer_name"] for event in events] == ["sender"]
 
 
 def test_certificates_that_do_not_fit_are_refused(certificates, tmp_path):

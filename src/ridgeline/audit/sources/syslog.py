@@ -43,6 +43,8 @@ _SEVERITIES = ("emerg", "alert", "crit", "err", "warning", "notice", "info", "de
 _HEADER = re.compile(
     r"<(\d{1,3})>1 (\S+) (\S+) (\S+) (\S+) (\S+) (-|(?:\[(?:[^\]\"]|\"(?:[^\"\\]|\\.)*\")*\])+)(?: |$)"
 )
+# The same without structured data, or with data that break its rules: all after the header is the message.
+_HEADER_ONLY = re.compile(r"<(\d{1,3})>1 (\d{4}-\S+) (\S+) (\S+) (\S+) (\S+)(?: |$)()")
 _PRIORITY = re.compile(r"<(\d{1,3})>")
 # RFC 3164, and how devices write it: a sequence number, a year, a fraction, a zone, one blank before a day, no host.
 _OLD_STAMP = re.compile(
@@ -56,6 +58,9 @@ _LENGTH = re.compile(rb"([1-9]\d{0,9}) ")
 _LENGTH_BEGUN = re.compile(rb"[1-9]\d{0,9} ?\Z")
 # A NUL ends a message (Python's SysLogHandler) if another one or nothing follows it; else it belongs to the message.
 _MESSAGE_END = re.compile(rb"\n|\0(?=<|\Z)")
+
+
+Peer = tuple[tuple[str, str], ...]  # attributes that say who sent a message
 
 
 @dataclass(frozen=True)
@@ -114,7 +119,7 @@ class Syslog:
         self._tls = certificate.load() if certificate is not None and self._kind == "tls" else None
         self._host, self._port = (match[2].strip("[]"), int(match[3])) if match else ("", 0)
         self._path = Path(address.removeprefix("unix:").removeprefix("//"))
-        self._queue: deque[bytes] = deque()
+        self._queue: deque[tuple[bytes, Peer]] = deque()
         self._bytes = self._dropped = 0
         # TCP connections without and with a message, those first that have been silent for longest
         self._new: dict[asyncio.StreamWriter, None] = {}
@@ -145,11 +150,11 @@ class Syslog:
                     await self._more.wait()
                     await asyncio.sleep(0)  # let further messages arrive
                 messages = [self._queue.popleft() for _ in range(min(len(self._queue), AT_ONCE))]
-                self._bytes -= sum(map(len, messages))
+                self._bytes -= sum(len(message) for message, _ in messages)
                 self._space.set()
                 dropped, self._dropped = self._dropped, 0
                 if messages or dropped:
-                    yield Batch([make_event(message) for message in messages], dropped=dropped)
+                    yield Batch([make_event(*message) for message in messages], dropped=dropped)
                 elif self._stopped:
                     return
         finally:
@@ -201,12 +206,12 @@ class Syslog:
         listener.setblocking(False)
         return web.Listener(listener, _count_handshakes if self._tls is not None else None)
 
-    def take(self, message: bytes) -> None:
+    def take(self, message: bytes, peer: Peer = ()) -> None:
         """Buffer a message of a socket that does not wait, or count it as dropped."""
         if self._is_full():
             self._dropped += 1
         elif message.strip():
-            self._queue.append(message)
+            self._queue.append((message, peer))
             self._bytes += len(message)
         self._more.set()
 
@@ -229,18 +234,18 @@ class Syslog:
         reading = asyncio.current_task()
         assert reading is not None  # noqa: S101
         self._readers.add(reading)
-        splitter = MessageSplitter()
+        splitter, peer = MessageSplitter(), _describe_connection(writer)
         try:
             while not splitter.too_long and (data := await reader.read(_READ)):
                 for message in splitter.split(data):
                     await self._wait_for_space(writer)
-                    self.take(message)
+                    self.take(message, peer)
                     self._forget_connection(writer)
                     self._known[writer] = None  # the last to be closed
             # A connection that was closed for another one leaves no whole message.
             if not (splitter.too_long or writer.is_closing()) and (message := splitter.finish()):
                 await self._wait_for_space(writer)
-                self.take(message)
+                self.take(message, peer)
         except OSError:  # cut off
             pass
         finally:
@@ -341,14 +346,30 @@ class _Receiver(asyncio.DatagramProtocol):
         self._source = source
 
     def datagram_received(self, data: bytes, addr: Any) -> None:
-        self._source.take(data)
+        self._source.take(data, _describe_address(addr))
 
 
-def make_event(message: bytes) -> Event:
-    """Make an event of a message: action `syslog.message`, subject the program, the time of the message."""
+def _describe_connection(writer: asyncio.StreamWriter) -> Peer:
+    """Return the address of a sender, and the name in its certificate if `--tls-ca` asked for one."""
+    address = _describe_address(writer.get_extra_info("peername"))
+    certificate = writer.get_extra_info("peercert") or {}
+    names = [value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]
+    return (*address, ("_peer_name", shorten(names[-1]))) if names else address
+
+
+def _describe_address(address: Any) -> Peer:
+    """Return the address of a sender; unix sockets have none."""
+    return (("_peer", address[0].removeprefix("::ffff:")),) if isinstance(address, tuple) else ()
+
+
+def make_event(message: bytes, peer: Peer = ()) -> Event:
+    """Make an event of a message: action `syslog.message`, subject the program, the time of the message.
+
+    `host` is what the message says; the attributes of `peer` are what the connection shows.
+    """
     message = message.rstrip(b"\r\n\0")
     text = message[:LONGEST].decode("utf-8", errors="backslashreplace")
-    header = _HEADER.match(text)
+    header = _HEADER.match(text) or _HEADER_ONLY.match(text)
     priority = _PRIORITY.match(text)
     if header is None:
         event, attributes = _make_old_event(text), {}
@@ -356,12 +377,13 @@ def make_event(message: bytes) -> Event:
         _, stamp, name, program, pid, kind, data = header.groups()
         event = {"time": parse_stamp(stamp), "subject": shorten(program) if program != "-" else None}
         named = {"host": name, "_pid": pid, "_id": kind, "data": data}
-        attributes = {key: value for key, value in named.items() if value != "-"}
+        attributes = {key: value for key, value in named.items() if value not in ("-", "")}
         event["attributes"] = {"message": text[header.end() :].removeprefix("\ufeff")}
     if priority is not None and int(priority[1]) < 192:
         attributes["severity"] = _SEVERITIES[int(priority[1]) % 8]
         attributes["_facility"] = int(priority[1]) // 8
     event["attributes"] |= attributes
+    event["attributes"] |= dict(peer)
     if len(message) > LONGEST:
         event["attributes"]["_cut_bytes"] = len(message) - LONGEST
     return {**event, "source": "syslog", "action": "syslog.message", "time": event.get("time") or time.time_ns()}
