@@ -32,15 +32,22 @@ def backup(
     Exit 1 if the ledger does not verify. A restored ledger can be read without its private key, and continued only
     with it: keep LOG.private/key somewhere else, or use --keys and keep the file as secret as the key.
     """
+    from ridgeline.audit.fleet import is_fleet, list_copies
     from ridgeline.audit.ledger import back_up
 
+    left_out = sum(1 for _ in list_copies(log)) if is_fleet(log) else 0
     done = back_up(log, output, key=parse_key(key) if key else None, keys=keys)
     if as_json:
-        print_json({"file": str(output), **vars(done)})
+        print_json({"file": str(output), **vars(done), **({"copies_left_out": left_out} if left_out else {})})
         return
     if not quiet:
         print_line(f"{output} holds {done.origin} at {done.size:,} entries ({done.bytes:,} bytes), verified.")
-    if not done.positions:
+    if left_out:
+        print_note(
+            f"this is the collector's own ledger without the copies of hosts ({left_out:,}). To keep those too, stop "
+            f"the collector and copy the folders {log} and {log}.private."
+        )
+    elif not done.positions:
         print_note(
             "it does not hold how far the sources were read, because another process writes the log (or there "
             "was no source); a restored watcher reads its files from their beginning."
@@ -116,13 +123,16 @@ def tier(
 
 
 def doctor(
-    log: Annotated[Path | None, typer.Argument(metavar="[LOG]", help="Folder of a ledger.")] = None,
+    log: Annotated[Path | None, typer.Argument(metavar="[LOG]", help="Folder of a ledger or of a collector.")] = None,
     as_json: Json = False,
 ) -> None:
     """Say whether this machine, and a ledger on it, are in order, and what to do if not; exit 1 if not."""
+    from ridgeline.audit.fleet import diagnose_copies, is_fleet
     from ridgeline.audit.watch import examine_log, examine_machine
 
     findings = examine_machine() + (examine_log(log) if log is not None else [])
+    if log is not None and is_fleet(log):
+        findings += diagnose_copies(log)
     if as_json:
         print_json([vars(finding) for finding in findings])
     else:

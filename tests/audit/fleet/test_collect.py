@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import shutil
 import socket
 import threading
@@ -276,6 +277,25 @@ def test_a_copy_that_was_changed_or_cut_is_found(tmp_path, fleet, host):
     assert [r.findings[0].kind for _, r in examine_fleet(fleet) if not r.ok] == ["missing"]
     with pytest.raises(Exception, match="is not what the collector stored"), collecting(fleet, host):
         pass
+
+
+def test_the_doctor_looks_at_every_copy_and_a_backup_says_that_it_has_none(tmp_path, fleet, host):
+    with collecting(fleet, host) as collector:
+        forward(tmp_path / "h", collector)
+    run = CliRunner().invoke(audit, ["doctor", str(fleet), "--json"])
+    (copy,) = [row for row in json.loads(run.stdout) if row["check"] == "copy"]
+    assert (run.exit_code, copy["ok"]) == (0, True)
+    assert ORIGIN in copy["sentence"]
+    done = CliRunner().invoke(audit, ["backup", str(fleet), "-o", str(tmp_path / "b"), "--json"])
+    assert json.loads(done.stdout)["copies_left_out"] == 1
+    assert (
+        "without the copies of hosts (1)"
+        in CliRunner().invoke(audit, ["backup", str(fleet), "-o", str(tmp_path / "b")]).stderr
+    )
+    (fleet / "host1.test+audit" / "checkpoint").write_bytes(b"\xff")
+    run = CliRunner().invoke(audit, ["doctor", str(fleet), "--json"])
+    assert [row["check"] for row in json.loads(run.stdout) if row["ok"] is False] == ["copy"]
+    assert run.exit_code == 1
 
 
 def test_one_collector_writes_a_fleet_and_keeps_one_key_per_log(tmp_path, fleet, host):

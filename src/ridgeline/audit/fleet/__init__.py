@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from ridgeline.audit.fleet.collector import collect as collect
     from ridgeline.audit.fleet.copies import is_fleet as is_fleet
     from ridgeline.audit.fleet.forwarder import Forwarder as Forwarder
+    from ridgeline.audit.fleet.queries import diagnose_copies as diagnose_copies
     from ridgeline.audit.fleet.queries import examine_fleet as examine_fleet
     from ridgeline.audit.fleet.queries import list_copies as list_copies
     from ridgeline.audit.fleet.queries import read_alerts_of_fleet as read_alerts_of_fleet
@@ -28,7 +29,7 @@ __getattr__, __dir__, __all__ = attach(
         "collector": ["Collector", "collect"],
         "copies": ["is_fleet"],
         "forwarder": ["Forwarder"],
-        "queries": ["examine_fleet", "list_copies", "read_alerts_of_fleet", "search_fleet"],
+        "queries": ["diagnose_copies", "examine_fleet", "list_copies", "read_alerts_of_fleet", "search_fleet"],
         "retention": ["prune_copies"],
         "witness_http": ["ask_witness", "make_witness_app", "read_trusted"],
     },

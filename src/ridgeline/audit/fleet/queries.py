@@ -17,6 +17,7 @@ from ridgeline.audit.ledger.layout import read_key
 from ridgeline.audit.ledger.ledger import Ledger
 from ridgeline.audit.ledger.tiles import Tiles, check_continues
 from ridgeline.audit.ledger.verify import Report, examine
+from ridgeline.audit.watch.doctor import Finding
 from ridgeline.audit.watch.internal_events import read_alerts
 from ridgeline.audit.watch.meaning import Hit, Meaning, Where, make_encoder
 from ridgeline.audit.watch.rules import SEVERITIES
@@ -71,6 +72,19 @@ def examine_fleet(
                 report.add_finding(error.kind, str(error))
         reports.append((origin, report))
     return reports
+
+
+def diagnose_copies(fleet: Path) -> list[Finding]:
+    """Return what the doctor says about each copy of a fleet, after a quick verification."""
+    findings = []
+    for origin, report in examine_fleet(fleet, full=False)[1:]:
+        size = report.checkpoint.size if report.checkpoint is not None else 0
+        wrong = "; ".join(finding.sentence for finding in report.findings)[:1_000]
+        sentence = (
+            f"{origin}: {wrong}" if wrong else f"{origin}: a quick verification of {size:,} entries found nothing."
+        )
+        findings.append(Finding("copy", not wrong, sentence))
+    return findings
 
 
 def read_alerts_of_fleet(fleet: Path, *, since: int | None = None, where: Where | None = None) -> list[dict[str, Any]]:
