@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ridgeline.cli.output import print_note
 from ridgeline.cli.tokens import create_token, read_token
 from ridgeline.errors import InputError
 
@@ -70,7 +71,9 @@ def make_notifier(
             raise InputError("--quiet-hours needs targets; give --notify too.")
         return None
     check_targets(targets)
-    return lambda failed: Notifier(targets, failed, repeat_s=repeat_after, quiet=quiet, waiting=waiting)
+    return lambda failed: Notifier(
+        targets, failed, repeat_s=repeat_after, quiet=quiet, waiting=waiting, report=print_note
+    )
 
 
 def describe_event(event: dict[str, Any], longest: int = 160) -> str:

@@ -82,10 +82,11 @@ def test_what_will_never_be_taken_is_given_up_at_once_and_no_redirect_is_followe
 
 
 def test_a_receiver_that_is_not_there_is_given_up_at_the_end(tmp_path):
-    failed = []
+    failed, said = [], []
     hook = Webhook(
         "http://127.0.0.1:9/secret",
         lambda alert, reason: failed.append((alert["entry"], alert["receiver"], reason)),
+        report=said.append,
         first_s=0.01,
         drain_s=0.05,
     )
@@ -96,6 +97,7 @@ def test_a_receiver_that_is_not_there_is_given_up_at_the_end(tmp_path):
         time.sleep(0.01)
     hook.close()
     assert failed == [(3, "webhook 127.0.0.1", "it could not be reached (connection refused)")]
+    assert said == ["webhook 127.0.0.1 gets no alerts: it could not be reached (connection refused); it is retried."]
 
 
 def test_a_watcher_sends_alerts_and_records_undelivered_ones(tmp_path):

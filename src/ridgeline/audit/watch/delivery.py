@@ -26,14 +26,22 @@ class Delivery:
     """Delivers items in order; calls `failed(item, reason)` for every item that it gives up, with `receiver` in it.
 
     name     of the receiver, without the secrets of its address
+    report   called with a sentence when the receiver begins to fail
     first_s  seconds before the first retry; the pause doubles each time
     drain_s  seconds that `close` waits for the remaining items
     """
 
     def __init__(
-        self, name: str, send: Send, failed: Failed, *, first_s: float = FIRST_S, drain_s: float = DRAIN_S
+        self,
+        name: str,
+        send: Send,
+        failed: Failed,
+        *,
+        report: Callable[[str], object] = lambda sentence: None,
+        first_s: float = FIRST_S,
+        drain_s: float = DRAIN_S,
     ) -> None:
-        self.name, self._send = name, send
+        self.name, self._send, self._report = name, send, report
         self._failed: Failed = lambda item, why: failed({**item, "receiver": name}, why)
         self.problem = ""  # why the newest try failed; empty if it did not
         self._first_s, self._drain_s = first_s, drain_s
@@ -70,6 +78,8 @@ class Delivery:
                 why, final = self._send(item)
             except Exception as error:  # the thread must live on, and the log must tell
                 why, final = f"sending failed ({type(error).__name__}: {error})", True
+            if why and not self.problem:
+                self._report(f"{self.name} gets no alerts: {why}{'.' if final else '; it is retried.'}")
             self.problem = why
             if not why or final or time.monotonic() + pause > self._until:
                 return why

@@ -103,6 +103,7 @@ class Notifier:
     quiet     hours in which only critical incidents are sent
     waiting   file for incidents that wait for the end of the quiet hours
     clock     seconds since 1970
+    report    called with a sentence when a target begins to fail
     """
 
     def __init__(
@@ -114,6 +115,7 @@ class Notifier:
         quiet: QuietHours | None = None,
         waiting: Path | None = None,
         clock: Callable[[], float] = time.time,
+        report: Callable[[str], object] = lambda sentence: None,
         first_s: float = FIRST_S,
         drain_s: float = DRAIN_S,
     ) -> None:
@@ -121,7 +123,8 @@ class Notifier:
         self._mutex = threading.Lock()
         self._open = dict[str, _Open]()
         senders = [(name_receiver(target), make_sender(target)) for target in read_targets(targets)]
-        self.deliveries = [Delivery(name, send, failed, first_s=first_s, drain_s=drain_s) for name, send in senders]
+        words: dict[str, Any] = {"report": report, "first_s": first_s, "drain_s": drain_s}
+        self.deliveries = [Delivery(name, send, failed, **words) for name, send in senders]
         self._waiting = self._read_waiting()
         self._closing = threading.Event()
         if waiting is not None and self._waiting:

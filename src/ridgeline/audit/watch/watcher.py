@@ -116,7 +116,7 @@ class Watcher:
             "redacted": len(redaction.names),
             **({"rules": [f"{rule.name} ({rule.severity})" for rule in rules]} if rules else {}),
         }
-        self._webhooks = [Webhook(url, self._record_undelivered) for url in map(check_url, webhooks)]
+        self._webhooks = [Webhook(url, self._record_undelivered, report=notify) for url in map(check_url, webhooks)]
         self._notifiers = [notifier(self._record_undelivered)] if notifier is not None else []
         self._deliveries = [hook.delivery for hook in self._webhooks]
         self._deliveries += [delivery for notifier in self._notifiers for delivery in notifier.deliveries]

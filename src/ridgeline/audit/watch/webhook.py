@@ -16,7 +16,7 @@ from http.client import HTTPException
 from typing import Any
 from urllib.parse import urlsplit
 
-from ridgeline.audit.watch.delivery import DRAIN_S, FIRST_S, Delivery, Failed, describe_error
+from ridgeline.audit.watch.delivery import Delivery, Failed, describe_error
 from ridgeline.errors import InputError
 
 SECRET = "RIDGELINE_WEBHOOK_SECRET"  # noqa: S105  (the name of the variable)
@@ -24,13 +24,14 @@ _TIMEOUT_S = 10.0
 
 
 class Webhook:
-    """One URL and its thread; calls `failed(alert, reason)` for every alert that it gives up."""
+    """One URL and its thread; calls `failed(alert, reason)` for every alert that it gives up.
 
-    def __init__(self, url: str, failed: Failed, *, first_s: float = FIRST_S, drain_s: float = DRAIN_S) -> None:
+    words  those of `Delivery`: report, first_s, drain_s
+    """
+
+    def __init__(self, url: str, failed: Failed, **words: Any) -> None:
         self._post = HttpPost(url)
-        self.delivery = Delivery(
-            f"webhook {urlsplit(url).hostname}", self._send, failed, first_s=first_s, drain_s=drain_s
-        )
+        self.delivery = Delivery(f"webhook {urlsplit(url).hostname}", self._send, failed, **words)
 
     def __call__(self, alert: dict[str, Any]) -> None:
         event = alert["event"]
