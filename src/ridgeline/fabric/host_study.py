@@ -89,7 +89,7 @@ class HostStudy:
 
 
 @dataclass(frozen=True)
-class _Link:
+class Link:
     """The connection of each host to the others."""
 
     rate: str = ""
@@ -132,9 +132,9 @@ def study_hosts(
 
     Needs root, `ip` and `tc`. Raises InputError for wrong values, FabricError if a rank fails.
     """
-    link = _Link(rate, delay, loss, duplicates, reorder)
+    link = Link(rate, delay, loss, duplicates, reorder)
     _check(hosts, ranks, link, sizes)
-    with _make_hosts(hosts, link) as (names, addresses, emulation):
+    with make_hosts(hosts, link) as (names, addresses, emulation):
         progress(f"{hosts} hosts, {len(sizes)} sizes")
         task = {"sizes": list(sizes), "timeout": timeout, "algorithms": list(algorithms)}
         results = _run_ranks(names, addresses, ranks, task, transport, timeout)
@@ -164,7 +164,7 @@ def study_hosts(
     )
 
 
-def _check(hosts: int, ranks: int, link: _Link, sizes: Sequence[int]) -> None:
+def _check(hosts: int, ranks: int, link: Link, sizes: Sequence[int]) -> None:
     if not 2 <= hosts <= MOST_HOSTS:
         raise InputError(f"hosts is {hosts}; give 2 to {MOST_HOSTS}.")
     if not 1 <= ranks <= MOST_RANKS:
@@ -192,7 +192,7 @@ def _sh(*words: str, fails: bool = False) -> None:
 
 
 @contextmanager
-def _make_hosts(hosts: int, link: _Link) -> Iterator[tuple[list[str], list[str], str]]:
+def make_hosts(hosts: int, link: Link) -> Iterator[tuple[list[str], list[str], str]]:
     """Namespaces, their addresses, and what emulates delay and loss between them: netem, wire, or nothing."""
     tag = f"rlhosts{os.getpid()}"
     hub, names = f"{tag}-hub", [f"{tag}-{k}" for k in range(hosts)]
@@ -236,7 +236,7 @@ def _has_netem(name: str) -> bool:
     return True
 
 
-def _make_wire(names: Sequence[str], addresses: Sequence[str], link: _Link) -> Wire:
+def _make_wire(names: Sequence[str], addresses: Sequence[str], link: Link) -> Wire:
     numbers = [int(ipaddress.IPv4Address(address)) for address in addresses]
     try:
         return Wire(
@@ -264,7 +264,7 @@ def _parse_seconds(text: str) -> float:
     return float(number.group()) * SECONDS_BY_UNIT[text[number.end() :]] if number else 0.0
 
 
-def _limit(name: str, link: _Link, has_netem: bool) -> None:
+def _limit(name: str, link: Link, has_netem: bool) -> None:
     """Rates by tbf; delay, loss, duplicates and reordering by netem, below it."""
     parent = ["root"]
     if has_netem:
