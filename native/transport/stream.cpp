@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <stdexcept>
 
 #include <netinet/in.h>
@@ -14,9 +15,30 @@
 namespace ridgeline {
 namespace {
 
+// Left to itself, the kernel lets several megabytes wait in a connection: they leave the caches before the other rank
+// reads them. With this send buffer an all-reduce of 8 to 64 MB takes 0.9 of the CPU time, and one of 1 MB the same
+// (cascade-lake-fabric-large.txt). The kernel doubles it, which carries 10 GB/s over a round trip of 100 µs; longer ones keep
+// the buffer that the kernel chooses.
+constexpr int kNearSendBuffer = 512 << 10;
+constexpr std::uint32_t kNearUs = 100;
+
+// The shortest round trip of a connection so far, in µs; none: the kernel is older than 4.6.
+std::optional<std::uint32_t> get_shortest_rtt(int fd) {
+  constexpr std::size_t kAt = 148; // of tcpi_min_rtt, which netinet/tcp.h does not have
+  unsigned char info[kAt + sizeof(std::uint32_t)];
+  socklen_t length = sizeof info;
+  if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, info, &length) || length < sizeof info) return std::nullopt;
+  std::uint32_t us;
+  std::memcpy(&us, info + kAt, sizeof us);
+  return us;
+}
+
 class SocketStream final : public Stream {
 public:
-  SocketStream(int fd, bool is_tcp) : fd_(fd), is_tcp_(is_tcp) {}
+  SocketStream(int fd, bool is_tcp) : fd_(fd), is_tcp_(is_tcp) {
+    const std::optional<std::uint32_t> rtt_us = is_tcp ? get_shortest_rtt(fd) : std::nullopt;
+    if (rtt_us && *rtt_us <= kNearUs) setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &kNearSendBuffer, sizeof kNearSendBuffer);
+  }
   ~SocketStream() override { close(fd_); }
   void end() override { shutdown(fd_, SHUT_RDWR); }
   int fd() const override { return fd_; }

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import uuid
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -31,6 +32,13 @@ def test_collectives_of_several_hosts_equal_numpy(ranks, hosts, streams):
 
 def test_collectives_over_udp_equal_numpy():
     assert fabric.spawn(ranks_network.find_wrong_results, 2, args=(8,), config=UDP, timeout=100) == [[]] * 2
+
+
+def test_connections_with_a_short_round_trip_hold_little_data():
+    """More would leave the caches before it is read. The kernel doubles what it is asked for, up to its own limit."""
+    most = int(Path("/proc/sys/net/core/wmem_max").read_text())
+    for sizes in fabric.spawn(ranks_network.get_send_buffers, 2, config=TCP):
+        assert sizes.count(2 * min(512 << 10, most)) >= 2, sizes  # calls and messages
 
 
 @pytest.mark.slow
