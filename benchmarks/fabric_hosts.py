@@ -21,6 +21,8 @@ STUDIES: list[dict[str, Any]] = [
     {"hosts": 4, "rate": "200mbit"},
     {"hosts": 8, "rate": "50mbit"},
     {"hosts": 2, "rate": "500mbit", "transport": "udp"},
+    {"hosts": 4, "rate": "200mbit", "transport": "udp"},
+    {"hosts": 8, "rate": "50mbit", "transport": "udp"},
     {"hosts": 2, "rate": "500mbit", "delay": "5ms"},
     {"hosts": 4, "rate": "100mbit", "delay": "5ms"},
     {"hosts": 2, "rate": "500mbit", "delay": "2ms", "loss": 0.01, "reorder": 0.02, "transport": "udp"},
@@ -48,7 +50,8 @@ def main() -> None:
             times = f"{1e3 * row.predicted:>14.3f}{1e3 * row.measured:>13.3f}{row.error:>+8.0%}"
             chosen = "  chosen" if "algorithms" in given and study.get_chosen(row.bytes) == row.algorithm else ""
             print(f"{row.algorithm:<14}{row.bytes:>10,}{times}{chosen}", flush=True)
-        kind = "several ranks on each host" if "algorithms" in given else f"{study.hosts} hosts"
+        one = f"{study.hosts} hosts, {given.get('transport', 'tcp')}"
+        kind = "several ranks on each host" if "algorithms" in given else one
         errors.setdefault(kind, []).extend(abs(row.error) for row in study.rows)
         print(f"median error {study.median_error:.0%}")
     print()

@@ -277,6 +277,7 @@ void bind_collective(nb::module_ &m) {
   m.attr("FABRIC_CONTEXTS") = kContexts;
   m.attr("FABRIC_FRAGMENT_BYTES") = kFragment;
   m.attr("FABRIC_MESSAGE_BYTES") = kMessage;
+  m.attr("FABRIC_INLINE_BYTES") = kInlineAll;
   m.attr("FABRIC_REFUSED_CALL") = kRefusedCall;
   m.attr("FABRIC_OWN_SCHEDULE") = kOwnSchedule;
   m.def("fabric_bytes", &Segment::bytes, "ranks"_a, "arena_bytes"_a, "Bytes of the memory that this many ranks share (sparse).");

@@ -13,7 +13,6 @@ namespace {
 constexpr std::uint64_t kBlock = 64 << 10;       // bytes added at a time: they stay in the caches
 constexpr std::uint64_t kWindow = 8 * kBlock;    // bytes that a rank may be ahead of the slowest one
 constexpr std::uint64_t kManyLanes = 512 << 10;  // bytes of a part from which it is cut over several lanes
-constexpr std::uint64_t kInlineAll = 64 << 10;   // bytes that a rank may send to all ranks together with its call
 constexpr std::uint64_t kUnsent = 2;             // messages of a schedule that may wait in a lane
 constexpr std::int64_t kSpinNs = 50'000, kCrowdedSpinNs = 2'000;
 constexpr std::int64_t kCheckNs = 20'000'000;    // between two checks of signals and failures

@@ -13,7 +13,8 @@
 
 namespace ridgeline {
 
-constexpr std::size_t kMessage = 256 << 10; // bytes of one message of a schedule, at most
+constexpr std::size_t kMessage = 256 << 10;        // bytes of one message of a schedule, at most
+constexpr std::uint64_t kInlineAll = 64 << 10;     // bytes that a rank may send to all ranks together with its call
 
 struct PeerUsage {
   std::uint64_t calls = 0, sent = 0, received = 0;

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ridgeline import fabric
 from ridgeline.errors import InputError
 from ridgeline.fabric import host_study
-from ridgeline.fabric.host_tuning import interpolate, predict_all_reduce
+from ridgeline.fabric.host_tuning import get_inline_limit, interpolate, predict_all_reduce
 
 
 @pytest.mark.parametrize(
@@ -36,14 +36,23 @@ def test_wrong_values_are_refused_before_anything_is_made(options, text):
 @given(
     latency=st.floats(1e-6, 1e-2),
     rate=st.floats(1e5, 1e10),
-    hosts=st.integers(2, 16),
-    nbytes=st.integers(1 << 14, 1 << 26),
+    hosts=st.integers(2, 32),
+    nbytes=st.integers(1, 1 << 26),
 )
 def test_a_network_of_one_latency_and_one_rate_is_predicted_exactly(latency, rate, hosts, nbytes):
-    messages = {n: latency + n / rate for n in (1, 1 << 12, 1 << 20, 1 << 24)}
-    expected = 1.5 * latency + (0.5 + 2 * (hosts - 1) / hosts * nbytes) / rate
+    limit = get_inline_limit(hosts, 8 << 10)
+    messages = {n: latency + n / rate for n in (1, limit * (hosts - 1), 1 << 20, 1 << 24)}
+    expected = latency + (hosts - 1) * nbytes / rate  # with the call
+    if nbytes > limit:
+        expected = 1.5 * latency + (0.5 + 2 * (hosts - 1) / hosts * nbytes) / rate
     assert predict_all_reduce(nbytes, hosts, messages) == pytest.approx(expected, rel=1e-6)
-    assert interpolate(1 << 12, messages) == pytest.approx(messages[1 << 12])
+    assert interpolate(1 << 20, messages) == pytest.approx(messages[1 << 20])
+
+
+def test_small_calls_are_predicted_from_exchanges_of_one_frame():
+    messages = {1: 1e-4, 8192: 2e-4, 16384: 9e-4}  # the last one is sent after the call
+    assert predict_all_reduce(8192, 2, messages) == pytest.approx(2e-4)
+    assert predict_all_reduce(4096, 2, {1: 1e-4, 16384: 9e-4}) == pytest.approx(1e-4)
 
 
 HAS_NAMESPACES = not os.geteuid() and bool(shutil.which("tc")) and os.access("/dev/net/tun", os.W_OK)

@@ -28,7 +28,7 @@ from ridgeline.fabric.prediction import predict
 from ridgeline.fabric.schedules import ALGORITHMS, schedule
 from ridgeline.fabric.schedules.hierarchical import group_ranks
 from ridgeline.fabric.selection import NATIVE, describe_layout, get_tuning_path, read_tuning
-from ridgeline.native import FABRIC_MESSAGE_BYTES
+from ridgeline.native import FABRIC_INLINE_BYTES, FABRIC_MESSAGE_BYTES
 from ridgeline.store import publish
 
 SIZES = tuple(1 << k for k in range(12, 26, 2))
@@ -144,7 +144,9 @@ def tune_hosts(
         progress(f"all-reduce by {name}")
         for n in sizes:
             x = np.zeros(n // 4, np.float32)
-            seconds = measure(comm, partial(comm.all_reduce, x, algorithm=name))
+            # A name costs a check of all arguments, which a plain call saves.
+            is_plain = name == NATIVE and n <= comm._choice.native_up_to
+            seconds = measure(comm, partial(comm.all_reduce, x, algorithm=None if is_plain else name))
             rows.append(TunedRow(name, n, by_size[n], seconds))
     result = HostTuning(describe_layout(hosts), comm.config.transport, inside, between, messages, rows, choice)
     if keep:
@@ -158,7 +160,7 @@ def _measure_level(comm: Communicator, color: int) -> Level:
     if part is None:  # of a rank without a color
         raise FabricError("tune_hosts: this rank is in no part.")
     with part:
-        measured = np.zeros((len(MESSAGES), 2))
+        measured = np.zeros((1 + len(MESSAGES), 2))
         times = sorted(measure_exchanges(part, comm).items())
         measured[: len(times)] = np.reshape(times, (-1, 2))
     result: Times = {}
@@ -208,13 +210,13 @@ def measure_exchanges(comm: Communicator, all_ranks: Communicator) -> Times:
     """
     others = comm.size - 1
     if not others:
-        for _ in range(1 + len(MESSAGES)):
+        for _ in range(2 + len(MESSAGES)):
             all_ranks.barrier()
         return {}
     all_ranks.barrier()
     measure(comm, partial(comm.all_to_all, np.zeros(comm.size << 20, np.uint8)))  # connections start slowly
     times: Times = {}
-    for n in (max(1, size // others) for size in MESSAGES):
+    for n in (get_inline_limit(comm.size, comm.config.small_bytes), *(max(1, size // others) for size in MESSAGES)):
         all_ranks.barrier()
         out = np.zeros((comm.size, n), np.uint8)
         times[n * others] = measure(comm, partial(comm.all_gather, np.zeros(n, np.uint8), out=out))
@@ -243,17 +245,23 @@ def measure(comm: Communicator, call: Callable[[], Any]) -> float:
 def predict_all_reduce(nbytes: int, ranks: int, messages: Mapping[int, float], small_bytes: int = 8 << 10) -> float:
     """Seconds of an all-reduce by the engine's own way, from the times of exchanges.
 
-    A call that fits its frame goes to all other ranks at once. Otherwise each rank sends 2 (ranks - 1) / ranks of the
-    data, in two steps that overlap: one message more than an exchange. The smallest exchange takes two messages, since
-    its slowest rank waits for one that begins a message later.
+    A call that fits its frame goes to all other ranks at once, as do exchanges of such blocks. Otherwise each rank sends
+    2 (ranks - 1) / ranks of the data, in two steps that overlap: one message more than an exchange. The smallest exchange
+    takes two messages, since its slowest rank waits for one that begins a message later.
 
     >>> messages = {1: 2e-4, 1_000_000: 1e-2}
     >>> round(predict_all_reduce(1_000_000, 2, messages), 4)
     0.0101
     """
-    if nbytes <= small_bytes:
-        return interpolate(nbytes * (ranks - 1), messages)
-    return messages[min(messages)] / 2 + interpolate(2 * (ranks - 1) / ranks * nbytes, messages)
+    others, limit = ranks - 1, get_inline_limit(ranks, small_bytes)
+    if nbytes <= limit:
+        return interpolate(nbytes * others, {n: seconds for n, seconds in messages.items() if n <= limit * others})
+    return messages[min(messages)] / 2 + interpolate(2 * others / ranks * nbytes, messages)
+
+
+def get_inline_limit(ranks: int, small_bytes: int) -> int:
+    """The largest block that a rank sends to all others together with its call."""
+    return max(1, min(small_bytes, FABRIC_INLINE_BYTES // (ranks - 1)))
 
 
 def interpolate(nbytes: float, messages: Mapping[int, float]) -> float:
