@@ -17,6 +17,7 @@ from tests.fabric import ranks as jobs
 from ridgeline import fabric, native
 from ridgeline.errors import InputError
 from ridgeline.fabric.arrays import REDUCTION_CODES, TYPE_CODES
+from ridgeline.fabric.config import read_config
 
 pytestmark = pytest.mark.ranks
 
@@ -243,6 +244,30 @@ def test_several_hosts_are_refused(monkeypatch, launcher, variables):
         monkeypatch.setenv(name, value)
     with pytest.raises(InputError, match=f"{launcher} started 4 ranks, 2 of them here"):
         fabric.init()
+
+
+@pytest.mark.parametrize(
+    ("variables", "text"),
+    [
+        ({"RANK": "one", "WORLD_SIZE": "2"}, "RANK is 'one'; give a whole number"),
+        ({"RANK": "0", "WORLD_SIZE": "-2"}, "WORLD_SIZE is '-2'; give a whole number"),
+        ({"RANK": "5", "WORLD_SIZE": "2"}, "RANK is 5, WORLD_SIZE is 2; ranks count from 0"),
+        ({"PMI_RANK": "", "PMI_SIZE": "2"}, "PMI_RANK is ''"),
+    ],
+)
+def test_wrong_numbers_of_a_launcher_are_named(monkeypatch, variables, text):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(InputError, match=text):
+        fabric.init()
+
+
+def test_a_variable_without_a_meaning_is_refused():
+    with pytest.raises(InputError, match=r"no setting RIDGELINE_FABRIC_… 'INTERFCE'; did you mean 'INTERFACE'"):
+        read_config({"RIDGELINE_FABRIC_INTERFCE": "eth1"})
+    kubernetes = {"RIDGELINE_FABRIC_PORT": "tcp://10.0.0.1:80", "RIDGELINE_FABRIC_PORT_80_TCP_PROTO": "tcp"}
+    known = {"RIDGELINE_FABRIC_SECRET": "x", "RIDGELINE_FABRIC_HOST": "a", "RIDGELINE_FABRIC_JOB": "b"}
+    assert read_config(kubernetes | known | {"RIDGELINE_FABRIC_SERVICE_HOST": "10.0.0.1"}) == fabric.FabricConfig()
 
 
 def test_shared_memory_needs_ranks(monkeypatch):

@@ -239,5 +239,7 @@ def test_more_hosts_than_ranks_and_unknown_transports_are_refused():
         fabric.FabricConfig(streams=0)
     with pytest.raises(InputError, match=r"\[fe80::1%eth0\]:4444"):
         fabric.FabricConfig(rendezvous="[fe80::1]:4444")
+    with pytest.raises(InputError, match="ports is '45000-'"):
+        fabric.FabricConfig(ports="45000-")
     with pytest.raises(InputError, match="ports is '9-3'"):
         fabric.FabricConfig(ports="9-3")

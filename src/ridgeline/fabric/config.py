@@ -16,6 +16,7 @@ TRANSPORTS = ("auto", "shm", "tcp", "udp", "ucx")
 OVER_NETWORK = ("tcp", "udp", "ucx")  # those that ranks of one host use, too, if asked to
 MOST_STREAMS = 16
 AS_MEASURED = -1  # by `ridgeline fabric tune`, else the default (selection.py)
+_OTHER_NAMES = ("SECRET", "SECRET_FILE", "HOST", "JOB")  # variables that are no field of FabricConfig
 NAMES = sorted({"auto", *(name for names in ALGORITHMS.values() for name in names)})
 
 
@@ -61,11 +62,17 @@ class FabricConfig:
 
 
 def read_config(environment: Mapping[str, str] = os.environ) -> FabricConfig:
-    """Return the settings: the defaults, changed by the environment.
+    """Return the settings: the defaults, changed by the environment; raises InputError for a variable without a meaning.
 
     >>> read_config({"RIDGELINE_FABRIC_TIMEOUT": "5"}).timeout
     5.0
     """
+    known = [setting.name.upper() for setting in fields(FabricConfig)] + list(_OTHER_NAMES)
+    for variable, text in environment.items():
+        name = variable.removeprefix(PREFIX)
+        is_kubernetes = "SERVICE_" in name or "PORT_" in name or "://" in text  # of a service named ridgeline-fabric
+        if variable.startswith(PREFIX) and name not in known and not is_kubernetes:
+            raise unknown(f"setting {PREFIX}…", name, sorted(known))
     values: dict[str, Any] = {}
     for setting in fields(FabricConfig):
         text = environment.get(PREFIX + setting.name.upper())

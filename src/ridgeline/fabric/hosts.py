@@ -56,7 +56,7 @@ def parse_address(text: str, what: str) -> Address:
         host = host[1:-1]
     elif ":" in host:
         raise InputError(f"{what} is '{text}'; write an IPv6 address in brackets, as in [fd07::1]:4000.")
-    if not colon or not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
+    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
         raise InputError(f"{what} is '{text}'; give host:port, as in 10.0.0.1:4000.")
     with suppress(ValueError):
         ip = ipaddress.ip_address(host)
@@ -73,9 +73,9 @@ def parse_ports(text: str) -> range:
     """
     if not text:
         return range(1)
-    low, _, high = text.partition("-")
-    high = high or low
-    if not low.isdigit() or not high.isdigit() or not 0 < int(low) <= int(high) < 1 << 16:
+    low, dash, high = text.partition("-")
+    high = high if dash else low
+    if not low.isdecimal() or not high.isdecimal() or not 0 < int(low) <= int(high) < 1 << 16:
         raise InputError(f"ports is '{text}'; give low-high, as in 45000-45063.")
     return range(int(low), int(high) + 1)
 
@@ -170,7 +170,7 @@ def _find_route(to: Address) -> str:
 
 def describe_bind_error(error: OSError, at: Address) -> str:
     if error.errno == errno.EADDRINUSE:
-        return f"port {at.port} of {at.host} is in use by another program; choose another one."
+        return f"port {at.port} of {at.host} is in use by another program or rank; choose another one."
     if error.errno == errno.EADDRNOTAVAIL:
         return f"{at} cannot be listened on: {at.host} is no address of this host."
     return f"{at} cannot be listened on ({error.strerror})."

@@ -295,11 +295,21 @@ def join(address: str, *, config: FabricConfig | None = None, timeout: float = T
     return comm
 
 
+def _read_number(environment: Mapping[str, str], name: str) -> int:
+    text = environment[name]
+    if not text.isdecimal():
+        raise InputError(f"{name} is '{text}'; give a whole number from 0 on.")
+    return int(text)
+
+
 def _read_launcher(environment: Mapping[str, str], has_rendezvous: bool) -> tuple[int, int, str]:
     """(rank, size, name of the rendezvous) from the variables of a launcher."""
     for launcher, (rank, size, local_size) in _LAUNCHERS.items():
         if rank in environment and size in environment:
-            total, local = int(environment[size]), re.split("[(,]", environment.get(local_size, environment[size]))[0]
+            number, total = _read_number(environment, rank), _read_number(environment, size)
+            if number >= total:
+                raise InputError(f"{rank} is {number}, {size} is {total}; ranks count from 0 to {size} - 1.")
+            local = re.split("[(,]", environment.get(local_size, environment[size]))[0]
             if local.isdigit() and int(local) != total and not has_rendezvous:
                 raise InputError(
                     f"{launcher} started {total} ranks, {local} of them here; for several hosts set "
@@ -308,5 +318,5 @@ def _read_launcher(environment: Mapping[str, str], has_rendezvous: bool) -> tupl
             # The only common value of ranks of MPICH's mpirun is their parent process.
             job = [environment.get(name, "") for name in _JOBS.split()] if launcher != "MPICH" else [str(os.getppid())]
             digest = hashlib.sha256("\0".join([launcher, str(os.getuid()), *job]).encode()).hexdigest()[:32]
-            return int(environment[rank]), total, f"ridgeline-fabric-{digest}"
+            return number, total, f"ridgeline-fabric-{digest}"
     return 0, 1, f"ridgeline-fabric-{secrets.token_hex(16)}"
