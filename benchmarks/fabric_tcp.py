@@ -93,7 +93,8 @@ def main() -> None:
         folder = Path(name)
         (folder / "c.c").write_text(C_PROGRAM)
         subprocess.run(["gcc", "-O2", "-shared", "-fPIC", "-o", folder / "c.so", folder / "c.c"], check=True)
-        names, addresses = [], ["127.0.0.1", "127.0.0.1"]
+        names: list[str] = []
+        addresses = ["127.0.0.1", "127.0.0.1"]
         if options.hosts:
             from ridgeline.fabric.host_study import Link, make_hosts
 

@@ -62,15 +62,15 @@ class FabricConfig:
 
 
 def read_config(environment: Mapping[str, str] = os.environ) -> FabricConfig:
-    """Return the settings: the defaults, changed by the environment; raises InputError for a variable without a meaning.
+    """Return the settings: the defaults, changed by the environment. An unknown variable is an InputError.
 
     >>> read_config({"RIDGELINE_FABRIC_TIMEOUT": "5"}).timeout
     5.0
     """
     known = [setting.name.upper() for setting in fields(FabricConfig)] + list(_OTHER_NAMES)
-    for variable, text in environment.items():
+    for variable, value in environment.items():
         name = variable.removeprefix(PREFIX)
-        is_kubernetes = "SERVICE_" in name or "PORT_" in name or "://" in text  # of a service named ridgeline-fabric
+        is_kubernetes = "SERVICE_" in name or "PORT_" in name or "://" in value  # of a service named ridgeline-fabric
         if variable.startswith(PREFIX) and name not in known and not is_kubernetes:
             raise unknown(f"setting {PREFIX}…", name, sorted(known))
     values: dict[str, Any] = {}

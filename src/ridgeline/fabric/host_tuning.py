@@ -245,9 +245,9 @@ def measure(comm: Communicator, call: Callable[[], Any]) -> float:
 def predict_all_reduce(nbytes: int, ranks: int, messages: Mapping[int, float], small_bytes: int = 8 << 10) -> float:
     """Seconds of an all-reduce by the engine's own way, from the times of exchanges.
 
-    A call that fits its frame goes to all other ranks at once, as do exchanges of such blocks. Otherwise each rank sends
-    2 (ranks - 1) / ranks of the data, in two steps that overlap: one message more than an exchange. The smallest exchange
-    takes two messages, since its slowest rank waits for one that begins a message later.
+    A call that fits its frame goes to all other ranks at once, as do exchanges of such blocks. Otherwise each rank
+    sends 2 (ranks - 1) / ranks of the data, in two steps that overlap: one message more than an exchange. The smallest
+    exchange takes two messages, since its slowest rank waits for one that begins a message later.
 
     >>> messages = {1: 2e-4, 1_000_000: 1e-2}
     >>> round(predict_all_reduce(1_000_000, 2, messages), 4)
