@@ -147,7 +147,7 @@ def test_one_vector_is_one_query(make):
     assert scores == pytest.approx([0.9, 0.3])
     assert index.search(query, 1, where="n < 2")[1].tolist() == [1]
     assert index.range_search(query, 0.25)[2].tolist() == [2, 3]
-    with Index.sharded(["cpu", "cpu"], metric="ip") as shards:
+    with Index.shard(["cpu", "cpu"], metric="ip") as shards:
         shards.add(np.eye(4, dtype=np.float32))
         assert shards.search(query, 2)[1].tolist() == [2, 3]
         assert shards.range_search(query, 0.25)[2].tolist() == [2, 3]

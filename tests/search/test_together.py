@@ -68,7 +68,7 @@ def test_shards_match_one_index(shards: int, rows: int, k: int, metric: str, see
     vectors, queries = (r.integers(-2, 3, (n, 3)).astype(np.float32) for n in (rows, 4))
     ids = r.permutation(500)[:rows]
     one = Index("Flat", metric=metric, device="cpu", dim=3)
-    with Index.sharded(["cpu"] * shards, "Flat", metric=metric, dim=3) as several:
+    with Index.shard(["cpu"] * shards, "Flat", metric=metric, dim=3) as several:
         for index in (one, several):
             index.add(vectors[: rows // 3], ids[: rows // 3])
             index.add(vectors[rows // 3 :], ids[rows // 3 :])
@@ -82,7 +82,7 @@ def test_shards_match_one_index(shards: int, rows: int, k: int, metric: str, see
 
 def test_shards_filter_train_and_measure():
     vectors = make_clusters(900, 8)
-    with Index.sharded(["cpu", "cpu", "cpu"], "IVF4,Flat", metric="l2") as index:
+    with Index.shard(["cpu", "cpu", "cpu"], "IVF4,Flat", metric="l2") as index:
         index.train(vectors)
         index.add(vectors, meta={"n": np.arange(900)})
         assert [len(s) for s in index.shards] == [300, 300, 300]
@@ -94,7 +94,7 @@ def test_shards_filter_train_and_measure():
 
 def test_saved_shards_answer_as_before_and_a_damaged_list_is_refused(tmp_path):
     vectors = make_clusters(300, 8)
-    with Index.sharded(["cpu", "cpu", "cpu"], "Flat", metric="l2", model="m") as index:
+    with Index.shard(["cpu", "cpu", "cpu"], "Flat", metric="l2", model="m") as index:
         for first, last in ((0, 100), (100, 300)):  # the rows of the shards are not in the order of the ids
             index.add(vectors[first:last], meta={"n": np.arange(first, last)})
         index.save(tmp_path / "shards")
@@ -125,7 +125,7 @@ def test_shards_that_share_an_id_are_refused(tmp_path):
 
 
 def test_shards_refuse_bad_input_without_a_change():
-    with Index.sharded(["cpu", "cpu"], metric="l2") as index:
+    with Index.shard(["cpu", "cpu"], metric="l2") as index:
         index.add(np.ones((4, 3)), ids=[1, 2, 3, 4])
         bad = np.ones((4, 3))
         bad[3, 0] = np.nan
@@ -137,7 +137,7 @@ def test_shards_refuse_bad_input_without_a_change():
         assert index.ids.tolist() == [1, 2, 3, 4]
         assert index.search(np.ones((1, 3)), 5)[1].tolist() == [[1, 2, 3, 4, -1]]
     with pytest.raises(InputError, match="give a list"):
-        Index.sharded("cpu")
+        Index.shard("cpu")
 
 
 def test_search_on_a_cpu_needs_neither_torch_nor_faiss_nor_pyarrow():
@@ -164,7 +164,7 @@ def test_shards_search_a_range_and_reconstruct(metric: str):
     ids = np.random.default_rng(4).permutation(1000)[:60]
     one = Index("Flat", metric=metric, device="cpu")
     one.add(vectors, ids=ids)
-    with Index.sharded(["cpu"] * 3, "Flat", metric=metric) as several:
+    with Index.shard(["cpu"] * 3, "Flat", metric=metric) as several:
         several.add(vectors, ids=ids)
         for expected, actual in zip(
             one.range_search(vectors[:5], 1.0), several.range_search(vectors[:5], 1.0), strict=True
@@ -176,7 +176,7 @@ def test_shards_search_a_range_and_reconstruct(metric: str):
 
 
 def _make_shards(**more) -> Index:
-    return Index.sharded(["cpu", "cpu"], "Flat", metric="ip", **more)
+    return Index.shard(["cpu", "cpu"], "Flat", metric="ip", **more)
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ def explain_out_of_memory(device: str, size: int, what: str) -> Iterator[None]:
         amount = f" ({size / 1e9:.1f} GB)" if size else ""
         raise InputError(
             f"{what}{amount} do not fit into {device}: {free / 1e9:.1f} of {total / 1e9:.1f} GB are free; "
-            "use SQ8, Index.sharded over several GPUs, or device='cpu'."
+            "use SQ8, Index.shard over several GPUs, or device='cpu'."
         ) from error
 
 

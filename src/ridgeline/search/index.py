@@ -128,7 +128,7 @@ class Index:
         self._compaction_lock = threading.Lock()  # one at a time: each drops a part of the journal
 
     @classmethod
-    def sharded(cls, devices: Sequence[str], spec: str = "Flat", **settings: Any) -> ShardedIndex:
+    def shard(cls, devices: Sequence[str], spec: str = "Flat", **settings: Any) -> ShardedIndex:
         """Return one index over several devices, each with a share of the rows; results are merged exactly."""
         return ShardedIndex(devices, spec, **settings)
 
@@ -750,7 +750,7 @@ class Index:
 
 
 class ShardedIndex:
-    """One index over several devices, with the methods of `Index`: `Index.sharded(["cuda:0", "cuda:1"], "Flat")`.
+    """One index over several devices, with the methods of `Index`: `Index.shard(["cuda:0", "cuda:1"], "Flat")`.
 
     Each shard stores a share of the rows and searches it; the results are merged. The merge is exact: shards return
     float64 scores (on a GPU float32), and the best k of all are among the best k of each. Specs with training are
