@@ -185,6 +185,24 @@ def test_values_of_any_size_are_ranked(size: float) -> None:
         assert (ids >= 0).all()
 
 
+@pytest.mark.parametrize("metric", ["cosine", "ip", "l2"])
+def test_repeated_searches_say_what_the_first_one_says(metric: str) -> None:
+    vectors = draw(700) * np.float32(1e-3)
+    index = rl.Index("HNSW8", metric=metric, device="cpu")
+    index.add(vectors)
+    for count in (1, 3):
+        queries = draw(count, seed=1)
+        scores, ids = index.search(queries, 5, ef=20)
+        for _ in range(2):  # the second search of this shape takes the short path
+            again = index.search(queries, 5, ef=20)
+            assert np.array_equal(again[0], scores) and np.array_equal(again[1], ids)
+        far = index.search(queries * np.float32(1e22), 5, ef=20)[0]  # a squared distance that float32 cannot hold
+        assert not np.isnan(far).any() and np.isinf(far).all() == (metric == "l2")
+        queries[-1, 2] = np.nan
+        with pytest.raises(InputError, match=f"row {count - 1} of the queries holds nan"):
+            index.search(queries, 5, ef=20)
+
+
 def test_searches_and_additions_at_the_same_time_see_complete_rows() -> None:
     vectors = draw(4000)
     index = rl.Index("HNSW8", metric="ip", device="cpu")
