@@ -26,6 +26,9 @@ constexpr std::int64_t kLine = 64, kHugePage = 2 << 20;
 constexpr std::int64_t kBatchShare = 16, kLargestBatch = 1024; // of an insertion: rows that do not see each other
 constexpr std::uint32_t kNone = 0xffffffffu, kExpanded = 0x80000000u, kMaxRows = 0x7fffffffu;
 constexpr float kLevels = 127.0f; // of a code
+// Above 1 rows have more links (Vamana's alpha). Measured over 10,000 rows at recall .95 and .99: with 1.04 a walk takes 0.89
+// to 0.95 of the time and building 1.3 times, with 1.1 0.80 to 0.88 and 3.4 to 5 times.
+constexpr float kRelaxed = 1.04f;
 constexpr float kFar = std::numeric_limits<float>::infinity();
 // The error of a score from codes is a sum of many small terms, each even within half a step: its standard deviation is
 // ‖q‖·scale/√12. Rows within kSpreads of it, for both rows that are compared, are compared by their values.
@@ -372,8 +375,8 @@ void Graph::walk(const Layers &layers, const WalkQuery &query, std::uint32_t sta
   beam.resize(to);
 }
 
-// Keeps up to `most` candidates, the nearest first, each nearer to the query than to all kept ones: so links lead in
-// different directions. Of rows equal to the query at most half of the links are kept.
+// Keeps up to `most` candidates, the nearest first, each nearer to the query than kRelaxed times its distance to every kept
+// one: so links lead in different directions. Of rows equal to the query at most half of the links are kept.
 void Graph::choose(const Layers &layers, std::vector<Scored> &candidates, std::int64_t most, const GraphLoops &loops,
                    Scratch &scratch) const {
   constexpr std::size_t kPiece = 8;
@@ -391,7 +394,7 @@ void Graph::choose(const Layers &layers, std::vector<Scored> &candidates, std::i
       for (std::size_t i = 0; i < n; ++i) ids[i] = chosen[from + i].row;
       loops.score(query, layers.codes.data(), stride_, ids, n, scores);
       for (std::size_t i = 0; i < n; ++i) {
-        good &= !(scores[i] > each.score);
+        good &= !(kRelaxed * kRelaxed * scores[i] > each.score); // scores are -1/2 * squared distance
         repeats |= scores[i] == each.score && chosen[from + i].score == each.score;
       }
     }
