@@ -1,11 +1,12 @@
-"""Race approximate search on one core by CPU time, at equal recall: our graph and lists, FAISS, hnswlib.
+"""Race approximate search on one core by CPU time, at equal recall: our graph and lists, FAISS, hnswlib, SVS.
 
     python benchmarks/search_cpu.py [--vectors real.npy] [--rows 24000] [--recall .95 .99] [--out record.txt]
 
-One process and one thread. The contenders take turns in a shuffled order; a turn searches fresh queries for about 5 ms.
+One process on one CPU. The contenders take turns in a shuffled order; a turn searches fresh queries for about 5 ms.
 Each contender uses the cheapest setting that reaches the recall on 500 queries, which are not those that are timed.
 Without --vectors: unit vectors of 28 latent dimensions and noise, without clusters, so that lists must be paid for.
---vectors: .npy [n, dim] of unit vectors; the last 1,000 are the queries. FAISS and hnswlib are left out if missing.
+--vectors: .npy [n, dim] of unit vectors; the last 1,000 are the queries. FAISS, hnswlib and SVS
+(`scalable-vs`) are left out if missing.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -111,6 +113,48 @@ def build_hnswlib(vectors: np.ndarray) -> Iterator[Contender]:
     yield "hnswlib M32 efConstruction 200", EFFORTS, search
 
 
+def build_svs(vectors: np.ndarray, queries: np.ndarray, truth: np.ndarray) -> Iterator[Contender]:
+    """One Vamana graph, built over LVQ8, walked over the codes that its guide names for many dimensions.
+
+    SVS calibrates how far ahead it fetches and whether it remembers the rows that it has seen.
+    """
+    try:
+        import svs
+    except ImportError:
+        return
+    dim = vectors.shape[1]
+    with tempfile.TemporaryDirectory() as folder:
+        svs.write_vecs(vectors, f"{folder}/vectors.fvecs")
+        source = svs.VectorDataLoader(f"{folder}/vectors.fvecs", svs.DataType.float32, dims=dim)
+        parameters = svs.VamanaBuildParameters(alpha=0.95, graph_max_degree=64, window_size=200)
+        built = svs.Vamana.build(parameters, svs.LVQLoader(source, primary=8), svs.DistanceType.MIP, 1)
+        built.save(f"{folder}/config", f"{folder}/graph", f"{folder}/codes")
+        for name, codes in (
+            ("LVQ8", svs.LVQLoader(source, primary=8)),
+            ("LVQ4x8", svs.LVQLoader(source, primary=4, residual=8)),
+            (f"LeanVec{dim // 2} 4x8", svs.LeanVecLoader(source, dim // 2, svs.LeanVecKind.lvq4, svs.LeanVecKind.lvq8)),
+        ):
+            graph = svs.GraphLoader(f"{folder}/graph")
+            index = svs.Vamana(f"{folder}/config", graph, codes, svs.DistanceType.MIP, num_threads=1)
+            tuned = index.experimental_calibrate(queries, truth.astype(np.uint32), 10, 0.95)
+
+            def search(window: int, index: Any = index, tuned: Any = tuned) -> Search:
+                parameters = svs.VamanaSearchParameters(
+                    svs.SearchBufferConfig(window),
+                    tuned.search_buffer_visited_set,
+                    tuned.prefetch_lookahead,
+                    tuned.prefetch_step,
+                )
+
+                def run(q: np.ndarray) -> np.ndarray:
+                    return index.search(q, 10)[0]
+
+                run.prepare = lambda: setattr(index, "search_parameters", parameters)  # type: ignore[attr-defined]
+                return run
+
+            yield f"SVS Vamana 64, {name}", EFFORTS, search
+
+
 def compute_recall(found: np.ndarray, truth: np.ndarray) -> float:
     return float((found[:, :, None].astype(np.int64) == truth[:, None, :]).any(1).mean())
 
@@ -139,7 +183,7 @@ def race(
                 getattr(search, "prepare", lambda: None)()
                 low = TUNED + (turn * 37) % (QUERIES - TUNED - count * min(repeats, (QUERIES - TUNED) // count) + 1)
                 parts = [queries[low + n * count : low + (n + 1) * count] for n in range(repeats)]
-                search(parts[0])  # the caches and branches of the contender before are not ours
+                search(queries[:count])  # the caches and branches of the contender before are not ours
                 start = time.process_time()
                 for part in parts:
                     search(part)
@@ -157,12 +201,17 @@ def race(
 
 
 def main() -> None:
+    if hasattr(os, "sched_setaffinity"):  # or ours would use a thread per CPU
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--vectors", help="unit vectors [n, dim] as .npy; the last 1,000 are the queries")
     parser.add_argument("--rows", type=int, default=24_000, help="rows to draw without --vectors (default: 24000)")
     parser.add_argument("--lists", type=int, default=256, help="lists of the IVF indexes (default: 256)")
     parser.add_argument("--recall", type=float, nargs="+", default=[0.95, 0.99], help="recalls (default: .95 .99)")
     parser.add_argument("--rounds", type=int, default=25, help="turns of each contender (default: 25)")
+    parser.add_argument(
+        "--leave-out", nargs="+", default=[], choices=["FAISS", "hnswlib", "SVS"], help="libraries that do not race"
+    )
     parser.add_argument("--out", help="append the lines to this file, too")
     options = parser.parse_args()
 
@@ -181,7 +230,15 @@ def main() -> None:
     source = "real vectors" if options.vectors else "drawn vectors without clusters"
     say(f"{source}: {len(vectors)} × {vectors.shape[1]}, k 10, one thread, {platform.machine()}")
     contenders = []
-    for builder in (build_ours(vectors, options.lists), build_faiss(vectors, options.lists), build_hnswlib(vectors)):
+    builders = {
+        "ridgeline": build_ours(vectors, options.lists),
+        "FAISS": build_faiss(vectors, options.lists),
+        "hnswlib": build_hnswlib(vectors),
+        "SVS": build_svs(vectors, queries[:TUNED], truth[:TUNED]),
+    }
+    for library, builder in builders.items():
+        if library in options.leave_out:
+            continue
         start = time.process_time()
         for label, settings, make in builder:
             say(f"  build {label}: {time.process_time() - start:.2f} s")
