@@ -195,9 +195,11 @@ def test_repeated_searches_say_what_the_first_one_says(metric: str) -> None:
         scores, ids = index.search(queries, 5, ef=20)
         for _ in range(2):  # the second search of this shape takes the short path
             again = index.search(queries, 5, ef=20)
-            assert np.array_equal(again[0], scores) and np.array_equal(again[1], ids)
+            assert np.array_equal(again[0], scores)
+            assert np.array_equal(again[1], ids)
         far = index.search(queries * np.float32(1e22), 5, ef=20)[0]  # a squared distance that float32 cannot hold
-        assert not np.isnan(far).any() and np.isinf(far).all() == (metric == "l2")
+        assert not np.isnan(far).any()
+        assert np.isinf(far).all() == (metric == "l2")
         queries[-1, 2] = np.nan
         with pytest.raises(InputError, match=f"row {count - 1} of the queries holds nan"):
             index.search(queries, 5, ef=20)
