@@ -218,3 +218,21 @@ def test_kills_lose_nothing_that_was_acknowledged(tmp_path: Path):
         index = Index.load(path, verify=True)
         assert index.ids[-1] >= largest
         assert len(np.unique(index.ids)) == len(index)
+
+
+@pytest.mark.parametrize("meta", [False, True])
+def test_a_damaged_length_loses_no_changes_without_a_word(tmp_path: Path, meta: bool):
+    path = make_saved(tmp_path / "ix", meta=meta)
+    journal, starts = Path(f"{path}.journal"), []
+    with Index.open(path) as index:
+        for at in (100, 103, 106):
+            index.add(VECTORS[at : at + 3], meta={"n": [1, 2, 3]} if meta else None)
+            starts.append(journal.stat().st_size)
+        index.remove([3])
+    data = journal.read_bytes()
+    for start in starts:  # the second and third addition, and the removal
+        damaged = bytearray(data)
+        damaged[start + 3] ^= 1  # 16 MB more than there are
+        journal.write_bytes(damaged)
+        with pytest.raises(StoreError, match=rf"damaged at byte {start}"):
+            Index.load(path)

@@ -301,6 +301,8 @@ def _split_records(path: Path, data: bytes) -> Iterator[bytes]:
         size, check = FRAME.unpack_from(data, at)
         start, stop = at + FRAME.size, at + FRAME.size + size
         if stop > len(data):
+            if _is_complete(data[start:], check):
+                raise StoreError(f"{path} is damaged at byte {at}; restore it from a copy.")
             return  # its writer died
         payload = data[start:stop]
         if size < HEAD.size or zlib.crc32(payload) != check:
@@ -309,6 +311,25 @@ def _split_records(path: Path, data: bytes) -> Iterator[bytes]:
             raise StoreError(f"{path} is damaged at byte {at}; restore it from a copy.")
         yield payload
         at = stop
+
+
+def _is_complete(rest: bytes, check: int) -> bool:
+    """Whether `rest` begins with the payload of this checksum, so that only its length is damaged."""
+    if len(rest) < HEAD.size:
+        return False
+    _, kind, rows, dim = HEAD.unpack_from(rest)
+    end = HEAD.size + 8 * rows + (4 * rows * dim if kind == ADD else 0)
+    if end > len(rest):
+        return False
+    if zlib.crc32(rest[:end]) == check:
+        return True
+    with suppress(Exception):  # what follows the vectors is the table of a change, or nothing
+        import pyarrow as pa
+
+        source = pa.BufferReader(rest[end:])
+        pa.ipc.open_stream(source).read_all()
+        return zlib.crc32(rest[: end + source.tell()]) == check
+    return False
 
 
 def _decode_change(payload: bytes, number: int, kind: int, rows: int, dim: int) -> Change:
