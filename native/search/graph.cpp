@@ -27,7 +27,7 @@ constexpr std::int64_t kBatchShare = 16, kLargestBatch = 1024; // of an insertio
 constexpr std::uint32_t kNone = 0xffffffffu, kExpanded = 0x80000000u, kMaxRows = 0x7fffffffu;
 constexpr float kLevels = 127.0f; // of a code
 // Above 1 rows have more links (Vamana's alpha). Measured over 10,000 rows at recall .95 and .99: with 1.04 a walk takes 0.89
-// to 0.95 of the time and building 1.3 times, with 1.1 0.80 to 0.88 and 3.4 to 5 times.
+// to 0.95 of the time and building 1.3 times, with 1.1 0.80 to 0.88 and 3.4 to 5.3 times.
 constexpr float kRelaxed = 1.04f;
 constexpr float kFar = std::numeric_limits<float>::infinity();
 // The error of a score from codes is a sum of many small terms, each even within half a step: its standard deviation is
