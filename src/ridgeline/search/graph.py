@@ -150,7 +150,7 @@ class WalkSearch:
         self._before = (values, max(options.k, options.nprobe), longest, TOO_LARGE)
         self._after = (self._unit, None, options.ids, None, 0)
         self._threads = count_threads()
-        self._search = engine.graph.search
+        self._search: Any = engine.graph.search
 
     def search_on_host(self, queries: Any) -> tuple[Floats, Integers]:
         """(scores float32 [q, k], rows [q, k]) of queries [q, d]."""
