@@ -608,7 +608,7 @@ def test_frames_held_in_a_gap_are_not_valid_when_a_dataset_is_converted_again(lo
 
 def test_a_camera_that_only_repeats_a_frame_is_never_valid():
     times = np.arange(5) * NS
-    camera = Camera("c", times, "jpeg", 8, 8, held=np.ones(5, bool))
+    camera = Camera("c", times, "jpeg", 8, 8, filled=np.ones(5, bool))
     picks = pick_pictures(camera, build_track("c", times, 0.0, True, False), times)
     assert picks.numbers.tolist() == list(range(5))
     assert not picks.valid.any()

@@ -443,15 +443,16 @@ class LiveData:
 
     def _forget_near_texts(self, changed: Sequence[int]) -> list[str]:
         """Forget the nearest texts of the items for which learnt items with a new text may be nearer, or no longer
-        near; return the ids of these items."""
+        near. Return the ids of these items.
+        """
         rows = np.array(list(self._near_texts), np.int64)
         if not changed or not len(rows):
             return []
-        near = np.array([items for items, _ in self._near_texts.values()])
+        neighbours = np.array([items for items, _ in self._near_texts.values()])
         least = np.array([likeness.min() for _, likeness in self._near_texts.values()])
         similarities = np.empty((len(changed), len(rows)), np.float32)
         dot_few(self._centred.data[np.array(changed)], self._centred.data[rows], similarities)
-        affected = np.isin(near, changed).any(1) | (similarities.max(0) >= least)
+        affected = np.isin(neighbours, changed).any(1) | (similarities.max(0) >= least)
         for row in rows[affected].tolist():
             del self._near_texts[row]
         return [self._keys[row] for row in rows[affected].tolist()]

@@ -40,7 +40,7 @@ class Camera:
     keys: Array = field(default_factory=lambda: np.ones(0, bool))  # [S] key frames
     starts: Array = field(default_factory=lambda: np.ones(0, bool))  # [S] key frames with parameter sets
     breaks: Array = field(default_factory=lambda: np.zeros(0, bool))  # [S] packets before which one is missing
-    held: Array = field(default_factory=lambda: np.zeros(0, bool))  # [S] repeats a picture where there was none
+    filled: Array = field(default_factory=lambda: np.zeros(0, bool))  # [S] repeats a picture where there was none
     fresh: Array = field(default_factory=lambda: np.zeros(0, bool))  # [S] packets that need none before, as key frames
     moved: int = 0  # packets that were recorded in another order than they were sent
     repeated: int = 0  # packets that were recorded once more, and are left out
@@ -121,7 +121,7 @@ def pick_pictures(
     """
     order = np.arange(len(camera)) if track.order is None else track.order
     sound = np.array([number not in camera.faults for number in order.tolist()], bool)
-    real = sound & ~camera.held[order] if len(camera.held) else sound
+    real = sound & ~camera.filled[order] if len(camera.filled) else sound
     is_empty = bool(sound.any()) and not real.any()
     sound = sound if is_empty else real
     times, order = track.times[sound], order[sound]

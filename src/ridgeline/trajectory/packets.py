@@ -153,7 +153,7 @@ def find_breaks(numbers: Sequence[tuple[PictureNumber, ...]]) -> Array:
 
 
 def find_gaps(times: Array, periods: float = _GAP) -> Array:
-    """Return the packets [S] before which the stamps have a gap of more than so many periods."""
+    """Return the packets [S] before which the stamps have a gap of more than this many periods."""
     steps = np.diff(times, prepend=times[:1])
     positive = steps[steps > 0]
     return steps > periods * float(np.median(positive)) if positive.size else np.zeros(len(times), bool)

@@ -164,13 +164,13 @@ def _find_missing_files(log: Path, size: int) -> Iterator[str]:
             name = tile_path(level, number)
             if _get_size(log / name) < WIDTH * HASH:
                 yield name
-    kept = False
+    had_bundle = False
     for number in range(size // WIDTH):
         name = tile_path("entries", number)
         present = _get_size(log / name) >= WIDTH * _ENTRY_HEAD
-        if kept and not present:
+        if had_bundle and not present:
             yield name
-        kept = kept or present
+        had_bundle = had_bundle or present
 
 
 def _get_size(path: Path) -> int:

@@ -197,8 +197,8 @@ class ImageTopic:
         order = self._find_order(camera.codec, reorders)
         moved = int(np.count_nonzero(order != np.arange(len(order))))
         times = np.sort(camera.times) if moved else camera.times
-        kept = self._find_first_copies(order)
-        order, times = order[kept], times[kept]
+        first_copies = self._find_first_copies(order)
+        order, times = order[first_copies], times[first_copies]
         numbers = [self._numbers[i] for i in order]
         ranks = {int(number): rank for rank, number in enumerate(order)}
         keys = camera.keys[order]
@@ -211,8 +211,8 @@ class ImageTopic:
             breaks=find_missing(camera.codec, numbers, times),
             fresh=keys | np.array([any(picture.is_fresh for picture in pictures) for pictures in numbers], bool),
             moved=moved,
-            repeated=int(np.count_nonzero(~kept)),
-            take=camera.take if not moved and kept.all() else partial(_take_in_order, camera.take, order),
+            repeated=int(np.count_nonzero(~first_copies)),
+            take=camera.take if not moved and first_copies.all() else partial(_take_in_order, camera.take, order),
         )
 
     def _find_order(self, codec: str, reorders: bool) -> Array:

@@ -72,7 +72,7 @@ def read(path: Path, topics: Sequence[str] | None = None, options: ReadOptions |
     chosen_images = [n for n in stored if n in chosen_features] if options.add_camera is not None else []
     images = _index_images(path, files, chosen_images)
     take_images = partial(_take_images, path, files)
-    held = _read_held(table, [*videos, *stored])
+    filled = _read_filled(table, [*videos, *stored])
     for episode in np.unique(episodes).tolist():
         rows = np.flatnonzero(episodes == episode)
         times = _exact_times(stamps[rows], None if frames is None else frames[rows], info.get("fps"))
@@ -86,16 +86,16 @@ def read(path: Path, topics: Sequence[str] | None = None, options: ReadOptions |
         if options.add_camera is not None:
             for name in videos:
                 if name in chosen_features:
-                    options.add_camera(_build_camera(name, known[name], times, str(episode), take, held[name][rows]))
+                    options.add_camera(_build_camera(name, known[name], times, str(episode), take, filled[name][rows]))
             for name in chosen_images:
                 key = f"{episode}/{name}"
                 camera = images[key].build_camera(times, take_images, episode=str(episode), key=key)
                 if camera is not None:
-                    options.add_camera(replace(camera, held=held[name][rows]))
+                    options.add_camera(replace(camera, filled=filled[name][rows]))
     return streams
 
 
-def _read_held(table: Any, names: Sequence[str]) -> dict[str, Array]:
+def _read_filled(table: Any, names: Sequence[str]) -> dict[str, Array]:
     """Return the rows of each camera whose frame is not one of that moment, as `NAME.valid` says."""
     out = {name: np.zeros(table.num_rows, bool) for name in names}
     for name in names:
@@ -106,14 +106,16 @@ def _read_held(table: Any, names: Sequence[str]) -> dict[str, Array]:
     return out
 
 
-def _build_camera(name: str, feature: Mapping[str, Any], times: Array, episode: str, take: Take, held: Array) -> Camera:
+def _build_camera(
+    name: str, feature: Mapping[str, Any], times: Array, episode: str, take: Take, filled: Array
+) -> Camera:
     shape = [int(n) for n in feature.get("shape", (0, 0, 0))]
     names = feature.get("names") or ()
     height, width = (shape[1], shape[2]) if list(names)[:1] == ["channels"] else (shape[0], shape[1])
     about = feature.get("info") or feature.get("video_info") or {}
     return Camera(
         name, times, str(about.get("video.codec", "video")), width, height, episode=episode, take=take,
-        key=f"{episode}/{name}", decoded=True, held=held,
+        key=f"{episode}/{name}", decoded=True, filled=filled,
     )  # fmt: skip
 
 
