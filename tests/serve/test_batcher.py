@@ -297,4 +297,4 @@ def test_an_answer_does_not_wait_for_the_metrics_which_come_before_a_next_reques
         batcher.close()
         assert events == [("answered", 2), ("observed", 2), ("answered", 1), ("observed", 1)]
 
-    asyncio.run(scenario())
+    run(scenario())
