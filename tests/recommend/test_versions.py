@@ -206,6 +206,23 @@ def test_a_user_always_gets_the_same_model(two):
     assert two.choose({}).name == "a"
 
 
+def test_a_log_that_cannot_be_written_stops_no_change_and_no_list(two, monkeypatch, caplog):
+    class FullDisk:
+        def write(self, _line):
+            raise OSError(28, "No space left on device")
+
+        def close(self):
+            pass
+
+    two._log.close()
+    monkeypatch.setattr(two, "_log", FullDisk())
+    for item in ("one", "two"):
+        change = two.submit(Change("add_items", [{"id": item, "title": item}]))
+        assert change.result(timeout=60) == {"added": 1}
+    two.note_list(two.first, "u1", [1, 2])
+    assert [record.message.count("No space left") for record in caplog.records] == [1], "said once"
+
+
 def test_every_model_takes_a_change_and_the_first_one_refuses(two):
     assert two.write(Change("add_items", [{"id": "new", "title": "New"}])) == {"added": 1}
     assert all(m.snapshot.describe_item("new")["title"] == "New" for m in two.models.values())

@@ -192,6 +192,7 @@ class ServedModels:
         self._writer: threading.Thread | None = None  # from the first change until `close`
         self._is_closed = False
         self._log = None if log is None else _open_log(log)
+        self._log_fails = False
 
     @property
     def first(self) -> ServedModel:
@@ -293,9 +294,18 @@ class ServedModels:
             future.set_result(result)
 
     def _write_log(self, line: dict[str, Any]) -> None:
-        if self._log is not None:
+        """Log a line; a log that cannot be written stops no list and no change, which is on the disk already."""
+        if self._log is None:
+            return
+        try:
             with self._mutex:
                 self._log.write(json.dumps({"at": round(time.time(), 3), **line}) + "\n")
+        except OSError as error:
+            if not self._log_fails:
+                _log.warning("the log of results cannot be written, and lines are missing in it: %s", error)
+            self._log_fails = True
+        else:
+            self._log_fails = False
 
 
 class Refitter:
