@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -104,3 +105,18 @@ def make_rlds(folder: Path, lengths: tuple[int, ...] = (20, 33, 27), shards: int
     split = {"name": "train", "shardLengths": [str(len(part)) for part in parts]}
     (folder / "dataset_info.json").write_text(json.dumps({"name": "robot", "version": "1.0.0", "splits": [split]}))
     return episodes
+
+
+def make_image_episodes(lengths: tuple[int, ...], make_image: Callable[[int, int], bytes]) -> list[dict[str, Any]]:
+    """Return the features of episodes whose images are `make_image(episode, step)`, for `record`."""
+    return [
+        {
+            "action": np.ones((n, 7), np.float32),
+            "observation/state": np.ones((n, 2, 2), np.float32),
+            "count": np.arange(n),
+            "is_last": np.arange(n) == n - 1,
+            "observation/image": [make_image(e, i) for i in range(n)],
+            "language_instruction": [f"task {e}".encode()] * n,
+        }
+        for e, n in enumerate(lengths)
+    ]

@@ -190,17 +190,7 @@ _RLDS = {"front": "observation/image"}
 
 def _write_rlds(path: Path, rng: random.Random | None) -> str:
     rlds_made.make_rlds(path, (STEPS, 2), shards=1)
-    episodes = [
-        {
-            "action": np.ones((n, 7), np.float32),
-            "observation/state": np.ones((n, 2, 2), np.float32),
-            "count": np.arange(n),
-            "is_last": np.arange(n) == n - 1,
-            "observation/image": [encode(draw(10 * e + i)) for i in range(n)],
-            "language_instruction": [f"task {e}".encode()] * n,
-        }
-        for e, n in enumerate((STEPS, 2))
-    ]
+    episodes = rlds_made.make_image_episodes((STEPS, 2), lambda e, i: encode(draw(10 * e + i)))
     if rng is not None:
         _mutate_files(episodes[0]["observation/image"], rng)
     _find_shard(path)[0].write_bytes(b"".join(rlds_made.record(steps) for steps in episodes))

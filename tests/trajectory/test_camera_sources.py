@@ -129,17 +129,7 @@ def test_numbers_without_a_wish_for_cameras_name_the_images_that_are_left_out(al
 def test_images_of_an_rlds_dataset_are_cameras(tmp_path: Path):
     folder = tmp_path / "robot"
     rlds_made.make_rlds(folder, (3, 2), shards=1)
-    episodes = [
-        {
-            "action": np.ones((n, 7), np.float32),
-            "observation/state": np.ones((n, 2, 2), np.float32),
-            "count": np.arange(n),
-            "is_last": np.arange(n) == n - 1,
-            "observation/image": [encode(draw(10 * e + i)) for i in range(n)],
-            "language_instruction": [f"task {e}".encode()] * n,
-        }
-        for e, n in enumerate((3, 2))
-    ]
+    episodes = rlds_made.make_image_episodes((3, 2), lambda e, i: encode(draw(10 * e + i)))
     shard = next(folder.glob("*.tfrecord*"))
     shard.write_bytes(b"".join(rlds_made.record(steps) for steps in episodes))
     cameras = readers.read_recording(folder, None, ReadOptions(fps=5))[1]

@@ -11,6 +11,7 @@ as hardware does, at the speed of float32.
 from __future__ import annotations
 
 import platform
+from abc import ABC, abstractmethod
 from functools import cache
 from typing import Any, ClassVar
 
@@ -228,20 +229,21 @@ def _has_wide_vectors() -> bool:
     return chosen_instruction_set() in ("avx2", "avx512") and _onednn_works(torch.float32)
 
 
-class NativeLayers(Layers):
+class NativeLayers(Layers, ABC):
     """All layers in one native call; the embeddings and the result are float32."""
 
     batch_invariant = True
 
     batch_tokens: ClassVar = {
         "cpu": 2_048
-    }  # the overhead of a batch is 2 % with 256 tokens, and none with more than this
+    }  # the overhead of a batch is 2 % with 256 tokens, nothing with more than this
 
     def __init__(self, config: Config, device: Any) -> None:
         super().__init__(config, device, torch.float32)
 
+    @abstractmethod
     def make_stack(self, heads: int, head_width: int, scale: float, activation: str) -> Any:
-        raise NotImplementedError
+        """Return the native layers, without weights."""
 
     def prepare_stack(self, words: Embeddings, layers: list[Layer]) -> Any:
         heads = self.config.heads

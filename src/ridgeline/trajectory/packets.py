@@ -114,7 +114,7 @@ class _Bits:
     """The bits of a unit, from the highest of each byte on; IndexError at the end."""
 
     def __init__(self, data: bytes) -> None:
-        self._data = data.replace(b"\0\0\3", b"\0\0")  # the encoder put a 3 where a start code would stand
+        self._data = data.replace(b"\0\0\3", b"\0\0")  # the encoder inserts a 3 so that no start code appears
         self._at = 0
 
     def read(self, count: int) -> int:

@@ -81,7 +81,7 @@ def _find_container(path: PurePath) -> dict[str, str]:
 
 
 def parse_kubernetes_line(line: bytes, where: str, more: int = 0) -> Event:
-    """Make an event of a line of an API server's audit log: who asked for what, from where, and how it ended.
+    """Make an event of a line of an API server's audit log: the user, the request, its address and its outcome.
 
     Every stage of a request is an event. The object of a request is kept, unless it holds a secret.
     """
@@ -132,7 +132,7 @@ def parse_kubernetes_line(line: bytes, where: str, more: int = 0) -> Event:
 
 
 def _split_request(request: Any) -> tuple[Any, Any]:
-    """Return an object without `metadata.managedFields`, and those: who set which field says nothing new in a score."""
+    """Return an object without `metadata.managedFields`, and those: the owner of each field adds nothing to a score."""
     metadata = request.get("metadata") if isinstance(request, dict) else None
     if not isinstance(metadata, dict) or "managedFields" not in metadata:
         return request, None

@@ -60,7 +60,7 @@ _LENGTH_BEGUN = re.compile(rb"[1-9]\d{0,9} ?\Z")
 _MESSAGE_END = re.compile(rb"\n|\0(?=<|\Z)")
 
 
-Peer = tuple[tuple[str, str], ...]  # attributes that say who sent a message
+Peer = tuple[tuple[str, str], ...]  # attributes that name the sender of a message
 
 
 @dataclass(frozen=True)

@@ -157,7 +157,7 @@ def _check_entries(paths: LedgerPaths) -> Finding:
 def _find_missing_files(log: Path, size: int) -> Iterator[str]:
     """Yield the full tiles that are not there, or shorter than tiles are.
 
-    Payloads that are missing at the beginning were pruned, or only `audit verify` can tell: it reads who pruned them.
+    The first payloads may be missing because they were pruned; `audit verify` reads the events that say so.
     """
     for level, full, _ in list_levels(size):
         for number in range(full):

@@ -389,6 +389,46 @@ class _Encoder(_Model):
             finally:
                 embedder.prompt = ""
 
+    @abstractmethod
+    def encode(self, *args: Any, **settings: Any) -> Any:
+        """Encode texts."""
+
+    def encode_query(
+        self,
+        inputs: str | Iterable[str] | None = None,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        *,
+        sentences: str | Iterable[str] | None = None,
+        **settings: Any,
+    ) -> Any:
+        """Encode with the prompt "query", if the model has it; options as in `encode`."""
+        name = self._choose_query_prompt(prompt, prompt_name)
+        texts = sentences if inputs is None else inputs
+        return self.encode(inputs=texts, prompt_name=name, prompt=prompt, task="query", **settings)
+
+    def encode_document(
+        self,
+        inputs: str | Iterable[str] | None = None,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        *,
+        sentences: str | Iterable[str] | None = None,
+        **settings: Any,
+    ) -> Any:
+        """Encode with the prompt "document", "passage" or "corpus", if the model has one; options as in `encode`."""
+        name = self._choose_document_prompt(prompt, prompt_name)
+        texts = sentences if inputs is None else inputs
+        return self.encode(inputs=texts, prompt_name=name, prompt=prompt, task="document", **settings)
+
+    def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
+        """Return the similarity of each vector with each other one, a tensor [N1, N2]."""
+        return _compare(self.similarity_fn_name, embeddings1, embeddings2, pairwise=False)
+
+    def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> Any:
+        """Return the similarity of vectors i and i, a tensor [N]."""
+        return _compare(self.similarity_fn_name, embeddings1, embeddings2, pairwise=True)
+
 
 class SentenceTransformer(_Encoder):
     """Texts → one vector each, as sentence_transformers.SentenceTransformer.
@@ -505,34 +545,6 @@ class SentenceTransformer(_Encoder):
             result = vectors.contiguous().numpy() if len(vectors) else np.array([])
             return result[0] if single else result
         return vectors[0] if single else list(vectors)
-
-    def encode_query(
-        self,
-        inputs: str | Iterable[str] | None = None,
-        prompt_name: str | None = None,
-        prompt: str | None = None,
-        *,
-        sentences: str | Iterable[str] | None = None,
-        **settings: Any,
-    ) -> Any:
-        """Encode with the prompt "query", if the model has it; options as in `encode`."""
-        name = self._choose_query_prompt(prompt, prompt_name)
-        texts = sentences if inputs is None else inputs
-        return self.encode(inputs=texts, prompt_name=name, prompt=prompt, task="query", **settings)
-
-    def encode_document(
-        self,
-        inputs: str | Iterable[str] | None = None,
-        prompt_name: str | None = None,
-        prompt: str | None = None,
-        *,
-        sentences: str | Iterable[str] | None = None,
-        **settings: Any,
-    ) -> Any:
-        """Encode with the prompt "document", "passage" or "corpus", if the model has one; options as in `encode`."""
-        name = self._choose_document_prompt(prompt, prompt_name)
-        texts = sentences if inputs is None else inputs
-        return self.encode(inputs=texts, prompt_name=name, prompt=prompt, task="document", **settings)
 
     def _encode_all(
         self, texts: list[str], prompt: str, batch_size: Any, shows_progress: Any, width: int | None
@@ -674,14 +686,6 @@ class SentenceTransformer(_Encoder):
         finally:
             self.truncate_dim = before
 
-    def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
-        """Return the similarity of each vector with each other one, a tensor [N1, N2]."""
-        return _compare(self.similarity_fn_name, embeddings1, embeddings2, pairwise=False)
-
-    def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> Any:
-        """Return the similarity of vectors i and i, a tensor [N]."""
-        return _compare(self.similarity_fn_name, embeddings1, embeddings2, pairwise=True)
-
 
 class SparseEncoder(_Encoder):
     """Texts → weights of the words of a vocabulary, as sentence_transformers.SparseEncoder."""
@@ -738,42 +742,6 @@ class SparseEncoder(_Encoder):
         if single:
             return tensor[0]
         return tensor if convert_to_tensor else [tensor[i] for i in range(len(texts))]
-
-    def encode_query(
-        self,
-        inputs: str | Iterable[str] | None = None,
-        prompt_name: str | None = None,
-        prompt: str | None = None,
-        *,
-        sentences: str | Iterable[str] | None = None,
-        **settings: Any,
-    ) -> Any:
-        """Encode with the prompt "query", if the model has it; options as in `encode`."""
-        name = self._choose_query_prompt(prompt, prompt_name)
-        texts = sentences if inputs is None else inputs
-        return self.encode(inputs=texts, prompt_name=name, prompt=prompt, task="query", **settings)
-
-    def encode_document(
-        self,
-        inputs: str | Iterable[str] | None = None,
-        prompt_name: str | None = None,
-        prompt: str | None = None,
-        *,
-        sentences: str | Iterable[str] | None = None,
-        **settings: Any,
-    ) -> Any:
-        """Encode with the prompt "document", "passage" or "corpus", if the model has one; options as in `encode`."""
-        name = self._choose_document_prompt(prompt, prompt_name)
-        texts = sentences if inputs is None else inputs
-        return self.encode(inputs=texts, prompt_name=name, prompt=prompt, task="document", **settings)
-
-    def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
-        """Return the similarity of each vector with each other one, a tensor [N1, N2]."""
-        return _compare(self.similarity_fn_name, embeddings1, embeddings2, pairwise=False)
-
-    def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> Any:
-        """Return the similarity of vectors i and i, a tensor [N]."""
-        return _compare(self.similarity_fn_name, embeddings1, embeddings2, pairwise=True)
 
     def decode(self, embeddings: Any, top_k: int | None = None) -> Any:
         """Return [(word, weight)] of a vector, largest weights first, or a list of them; needs transformers."""
